@@ -1,0 +1,35 @@
+# Two commands do everything on a machine with Python 3.11 or newer and make: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: run test test-all lint wheel-test benchmark clean
+
+run: $(READY)
+	$(BIN)/python examples/smoothing.py
+
+test: $(READY)
+	$(BIN)/pytest
+
+test-all: $(READY)
+	$(BIN)/pytest -m ''
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+wheel-test: $(READY)
+	sh tests/wheel.sh $(BIN)/python
+
+benchmark: $(READY)
+	$(BIN)/python benchmarks/tensors.py
+
+# pip leaves an environment alone that already has what is asked for, so this is quick when only our files changed.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+"""The t-product algebra on third-order tensors with the client axis last.
+
+A tensor W of shape (d, h, K) holds one d x h matrix per client. The discrete Fourier transform over the client axis
+turns the t-product of such tensors into K ordinary matrix products, so that every notion of linear algebra (product,
+transpose, identity, singular values, nuclear norm) carries over, frequency by frequency.
+
+    t_product, t_transpose, t_identity   the algebra
+    tsvd, spectrum, nuclear_norm         the decomposition and what is read off it
+    truncated_tsvd                       the proximal operator of the nuclear norm
+    fold, smooth, unfold                 models of K clients as such tensors, FedCEO's server step, and back
+
+Everything takes real float32 or float64 tensors, on the CPU or a GPU, and returns the same kind. Symbols and
+definitions follow Li et al., "Clients Collaborate" (ICML 2025), sections 2.4 and 3 and appendix A.
+"""
+
+from fedceo.tensors.algebra import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
+from fedceo.tensors.folding import fold, select_layers, unfold
+from fedceo.tensors.smoothing import smooth
+from fedceo.tensors.truncation import truncated_tsvd
+
+__all__ = [
+    "fold",
+    "nuclear_norm",
+    "select_layers",
+    "smooth",
+    "spectrum",
+    "t_identity",
+    "t_product",
+    "t_transpose",
+    "truncated_tsvd",
+    "tsvd",
+    "unfold",
+]
