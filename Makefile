@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test test-all lint wheel-test benchmark clean
+.PHONY: run test test-slow test-all lint wheel-test benchmark clean
 
 run: $(READY)
 	$(BIN)/python examples/smoothing.py
@@ -11,8 +11,10 @@ run: $(READY)
 test: $(READY)
 	$(BIN)/pytest
 
-test-all: $(READY)
-	$(BIN)/pytest -m ''
+test-slow: $(READY)
+	$(BIN)/pytest -m slow || test $$? -eq 5  # 5: there are no slow tests yet
+
+test-all: test test-slow
 
 lint: $(READY)
 	$(BIN)/ruff check

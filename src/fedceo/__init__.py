@@ -2,4 +2,6 @@
 
 from fedceo import tensors
 
-__all__ = ["tensors"]
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "tensors"]

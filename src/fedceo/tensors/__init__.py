@@ -6,8 +6,8 @@ transpose, identity, singular values, nuclear norm) carries over, frequency by f
 
     t_product, t_transpose, t_identity   the algebra
     tsvd, spectrum, nuclear_norm         the decomposition and what is read off it
-    truncated_tsvd                       the proximal operator of the nuclear norm
-    fold, smooth, unfold                 models of K clients as such tensors, FedCEO's server step, and back
+    truncated_tsvd                       the proximal operator of the nuclear norm: FedCEO's server step
+    fold, unfold                         models of K clients as such tensors, and back
 
 Everything takes real float32 or float64 tensors, on the CPU or a GPU, and returns the same kind. Symbols and
 definitions follow Li et al., "Clients Collaborate" (ICML 2025), sections 2.4 and 3 and appendix A.
@@ -15,14 +15,12 @@ definitions follow Li et al., "Clients Collaborate" (ICML 2025), sections 2.4 an
 
 from fedceo.tensors.algebra import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
 from fedceo.tensors.folding import fold, select_layers, unfold
-from fedceo.tensors.smoothing import smooth
 from fedceo.tensors.truncation import truncated_tsvd
 
 __all__ = [
     "fold",
     "nuclear_norm",
     "select_layers",
-    "smooth",
     "spectrum",
     "t_identity",
     "t_product",

@@ -2,8 +2,13 @@
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Floats = npt.NDArray[np.float64]
+"""One number per slice, where the host decides what is done with it."""
 
 
 def check_tensor(w: Tensor, name: str) -> None:
@@ -45,8 +50,8 @@ def check_pair(a: Tensor, b: Tensor) -> None:
         )
 
 
-def frequency_thresholds(threshold: float | Tensor, clients: int) -> Tensor:
-    """One non-negative float64 threshold for each of the floor(K/2)+1 frequencies of a real tensor, on the CPU."""
+def frequency_thresholds(threshold: float | Tensor, clients: int) -> Floats:
+    """One non-negative threshold for each of the floor(K/2)+1 frequencies of a real tensor."""
     tau = torch.as_tensor(threshold, dtype=None if isinstance(threshold, Tensor) else torch.float64)
     if tau.is_complex() or tau.dtype == torch.bool:
         raise TypeError(f"threshold must be real, got {str(tau.dtype).removeprefix('torch.')}")
@@ -59,9 +64,9 @@ def frequency_thresholds(threshold: float | Tensor, clients: int) -> Tensor:
         raise ValueError(f"threshold must not be negative or NaN, got {float(tau.min()):g}")
     half = clients // 2 + 1
     if tau.ndim == 0:
-        return tau.expand(half)
+        return np.full(half, float(tau))
     if not torch.equal(tau[1:], tau[1:].flip(0)):
         raise ValueError(
             "threshold must be the same for frequencies i and K - i, which are conjugates for real tensors"
         )
-    return tau[:half]
+    return tau[:half].numpy()

@@ -14,12 +14,15 @@ in the lowest precision for which that is small enough: that of the input, then 
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
+from threading import Lock
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from fedceo.tensors.checks import Floats
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 3e-13}
 """Error allowed, relative to the whole tensor's norm: a third of what truncated_tsvd promises."""
@@ -28,12 +31,12 @@ SQUARINGS = 3
 """How often the Gram matrix is squared at most to bound its largest eigenvalue; the bound is then off by n^(1/16)."""
 
 
-def shrink(matrices: Tensor, tau: Tensor, total: float) -> Tensor:
+def shrink(matrices: Tensor, tau: Floats, total: float) -> Tensor:
     """SVT of each matrix of a stack at its own threshold.
 
     Args:
         matrices: (B, d, n), real or complex.
-        tau: (B,) float64 on the CPU, positive.
+        tau: (B,), positive.
         total: Frobenius norm of everything these matrices are part of; accuracy is promised relative to it.
     """
     if matrices.shape[1] < matrices.shape[2]:
@@ -45,12 +48,12 @@ def shrink(matrices: Tensor, tau: Tensor, total: float) -> Tensor:
     return _shrink_in((torch.float32, torch.float64), matrices, tau, tolerance)
 
 
-def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Tensor, tolerance: float) -> Tensor:
+def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Floats, tolerance: float) -> Tensor:
     """`shrink` with the Gram matrix in the first precision that meets the tolerance, by SVD when none does."""
     if not precisions:
         u, s, vh = torch.linalg.svd(matrices, full_matrices=False)
-        kept = (s - tau.to(s).unsqueeze(1)).clamp_min(0)
-        return (u * kept.unsqueeze(1)) @ vh
+        kept = (s.unsqueeze(1) - _columns(s, tau)[0]).clamp_min(0)
+        return (u * kept) @ vh
 
     precision, *higher = precisions
     gram = _gram(matrices, precision)
@@ -58,14 +61,16 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Tenso
     largest, is_zero = _largest_eigenvalue(gram, tau)
     is_fine = 2 * torch.finfo(precision).eps * largest / tau <= tolerance
     here, later = is_fine & ~is_zero, ~is_fine & ~is_zero
-    if bool(here.all()):
+    if here.all():
         return matrices @ _filter(gram, tau, largest, tolerance, by_products).to(matrices.dtype)
     out = torch.zeros_like(matrices)
-    if bool(here.any()):
-        keep = _filter(gram[here], tau[here], largest[here], tolerance, by_products)
-        out[here] = matrices[here] @ keep.to(matrices.dtype)
-    if bool(later.any()):
-        out[later] = _shrink_in(tuple(higher), matrices[later], tau[later], tolerance)
+    if here.any():
+        at = torch.from_numpy(here)
+        keep = _filter(gram[at], tau[here], largest[here], tolerance, by_products)
+        out[at] = matrices[at] @ keep.to(matrices.dtype)
+    if later.any():
+        at = torch.from_numpy(later)
+        out[at] = _shrink_in(tuple(higher), matrices[at], tau[later], tolerance)
     return out
 
 
@@ -73,11 +78,11 @@ def _prefers_products(matrices: Tensor) -> bool:
     return matrices.is_cuda and matrices.real.dtype == torch.float32
 
 
-def _filter(gram: Tensor, tau: Tensor, largest: Tensor, tolerance: float, by_products: bool) -> Tensor:
+def _filter(gram: Tensor, tau: Floats, largest: Floats, tolerance: float, by_products: bool) -> Tensor:
     return filter_by_sign(gram, tau, largest, tolerance) if by_products else filter_by_eigh(gram, tau)
 
 
-def filter_by_eigh(gram: Tensor, tau: Tensor) -> Tensor:
+def filter_by_eigh(gram: Tensor, tau: Floats) -> Tensor:
     """P of every Gram matrix, (B, n, n), from its eigendecomposition."""
     values, vectors = torch.linalg.eigh(gram)
     s = values.clamp_min(torch.finfo(values.dtype).tiny).sqrt().unsqueeze(1)
@@ -85,7 +90,7 @@ def filter_by_eigh(gram: Tensor, tau: Tensor) -> Tensor:
     return (vectors * keep) @ vectors.mH
 
 
-def filter_by_sign(gram: Tensor, tau: Tensor, largest: Tensor, tolerance: float) -> Tensor:
+def filter_by_sign(gram: Tensor, tau: Floats, largest: Floats, tolerance: float) -> Tensor:
     """P of every Gram matrix, (B, n, n), by matrix products alone.
 
     With Y = G / tau^2 - I and M = I + (Y + Y sign(Y)) / 2, whose eigenvalues are max(s^2 / tau^2, 1),
@@ -102,13 +107,14 @@ def filter_by_sign(gram: Tensor, tau: Tensor, largest: Tensor, tolerance: float)
         largest: (B,) upper bounds on the eigenvalues of gram.
         tolerance: error allowed in each singular value.
     """
-    condition = (largest / tau.square()).clamp_min(1.0)
-    reach = (condition - 1).clamp_min(1.0)
-    factors = _columns(gram, 1 / tau.square(), 1 / reach, 1 / condition)
-    sign_from = _power_of_two_below(float((4 * tolerance / (tau * reach)).clamp_max(0.5).min()))
-    root_from = _power_of_two_below(float(condition.rsqrt().min()))
+    condition = np.maximum(largest / tau**2, 1.0)
+    reach = np.maximum(condition - 1, 1.0)
+    factors = _columns(gram, tau**-2, 1 / reach, 1 / condition)
+    sign_from = _power_of_two_below(min(0.5, float((4 * tolerance / (tau * reach)).min())))
+    root_from = _power_of_two_below(float(condition.max()) ** -0.5)
     if gram.is_cuda:
-        return _captured_products(tuple(gram.shape), gram.dtype, gram.device, sign_from, root_from)(gram, factors)
+        stream = torch.cuda.current_stream(gram.device).cuda_stream
+        return _captured(tuple(gram.shape), gram.dtype, gram.device, stream, sign_from, root_from)(gram, factors)
     return _products(gram, factors, sign_from, root_from)
 
 
@@ -137,18 +143,32 @@ def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float)
     return torch.addcmul(identity, inverse, to_one.sqrt(), value=-1)
 
 
+class _Captured:
+    """`_products` as a CUDA graph: a hundred launches of small kernels would take the host longer than the GPU."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *starts: float) -> None:
+        self.gram = torch.eye(shape[1], dtype=dtype, device=device).expand(shape).clone()
+        self.factors = torch.ones(3, shape[0], 1, 1, dtype=self.gram.real.dtype, device=device)
+        self.lock = Lock()
+        _products(self.gram, self.factors, *starts)  # cuBLAS sets itself up, which must not be captured
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = _products(self.gram, self.factors, *starts)
+
+    def __call__(self, gram: Tensor, factors: Tensor) -> Tensor:
+        with self.lock:  # the graph has one set of buffers
+            self.gram.copy_(gram)
+            self.factors.copy_(factors)
+            self.graph.replay()
+            return self.result.clone()
+
+
 @lru_cache(maxsize=64)
-def _captured_products(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, sign_from: float, root_from: float
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """`_products` as a CUDA graph: a hundred small launches would take the host longer than the GPU."""
-    gram = torch.eye(shape[1], dtype=dtype, device=device).expand(shape).clone()
-    factors = torch.ones(3, shape[0], 1, 1, dtype=gram.real.dtype, device=device)
-
-    def run(gram: Tensor, factors: Tensor) -> Tensor:
-        return _products(gram, factors, sign_from, root_from)
-
-    return cast(Callable[[Tensor, Tensor], Tensor], torch.cuda.make_graphed_callables(run, (gram, factors)))
+def _captured(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, stream: int, sign_from: float, root_from: float
+) -> _Captured:
+    """One graph for each stream, shape and number of iterations."""
+    return _Captured(shape, dtype, device, sign_from, root_from)
 
 
 def _power_of_two_below(x: float) -> float:
@@ -176,30 +196,30 @@ def _gram(matrices: Tensor, precision: torch.dtype) -> Tensor:
     return torch.complex(stacked.mT @ stacked, cross - cross.mT)
 
 
-def _largest_eigenvalue(gram: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+def _largest_eigenvalue(gram: Tensor, tau: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """An upper bound on the largest eigenvalue of each matrix, and whether it proves that nothing exceeds tau^2.
 
     ||G^(2^k)|| bounds the 2^k-th power of that eigenvalue, the closer the larger k. A CPU squares only while neither
     this bound nor one from below (the largest diagonal entry, ||G^2|| / ||G||) has settled the question; on a GPU
     squaring costs less than asking.
     """
-    limit = tau.square() * (1 - 1e3 * torch.finfo(gram.dtype).eps)  # a margin for the rounding of the products
+    limit = tau**2 * (1 - 1e3 * torch.finfo(gram.dtype).eps)  # a margin for the rounding of the products
     norm = torch.linalg.vector_norm(gram, dim=(1, 2))
     upper = torch.minimum(norm, torch.linalg.vector_norm(gram, ord=1, dim=2).amax(1))
     lower = gram.diagonal(dim1=1, dim2=2).real.amax(1)
     power = gram / norm.view(-1, 1, 1).clamp_min(torch.finfo(norm.dtype).tiny)
     for k in range(1, SQUARINGS + 1):
-        if not gram.is_cuda and not bool(((upper > limit) & (lower < limit)).any()):
+        if not gram.is_cuda and not ((upper.numpy() > limit) & (lower.numpy() < limit)).any():
             break
         power = torch.bmm(power, power)
         size = torch.linalg.vector_norm(power, dim=(1, 2))
         upper = torch.minimum(upper, norm * size ** (0.5**k))
         if k == 1:
             lower = torch.maximum(lower, norm * size)
-    upper = upper.to("cpu", torch.float64)
-    return upper, upper <= limit
+    bound = upper.to("cpu", torch.float64).numpy()
+    return bound, bound <= limit
 
 
-def _columns(like: Tensor, *values: Tensor) -> Tensor:
-    """(B,) tensors on the CPU -> (len(values), B, 1, 1) beside `like`, in one transfer."""
-    return torch.stack(values).to(like.device, like.real.dtype).view(len(values), -1, 1, 1)
+def _columns(like: Tensor, *values: Floats) -> Tensor:
+    """(B,) numbers each -> (len(values), B, 1, 1) beside `like`, in one transfer."""
+    return torch.from_numpy(np.stack(values)).to(like.device, like.real.dtype).view(len(values), -1, 1, 1)

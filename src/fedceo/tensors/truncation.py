@@ -12,10 +12,11 @@ How it is made fast without losing digits:
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.tensors.checks import check_finite, check_form, frequency_thresholds
+from fedceo.tensors.checks import Floats, check_finite, check_form, frequency_thresholds
 from fedceo.tensors.shrinkage import shrink
 
 CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 256 * 2**20}
@@ -45,19 +46,19 @@ def truncated_tsvd(w: Tensor, threshold: float | Tensor) -> Tensor:
     slices, norms, scale = _to_frequencies(w)
     tau = tau / scale
     if min(w.shape[:2]) == 1:
-        keep = (1 - tau / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_min(0)
-        slices *= keep.view(-1, 1, 1).to(w.device, w.dtype)
+        keep = np.where(norms > tau, 1 - tau / np.where(norms > 0, norms, 1), 0)
+        slices *= torch.from_numpy(keep).view(-1, 1, 1).to(w.device, w.dtype)
     else:
         _shrink_slices(slices, tau, norms, w.shape[2])
     return _to_clients(slices, w, scale)
 
 
-def _shrink_slices(slices: Tensor, tau: Tensor, norms: Tensor, clients: int) -> None:
+def _shrink_slices(slices: Tensor, tau: Floats, norms: Floats, clients: int) -> None:
     """Soft-threshold the singular values of every slice, in place."""
-    total = math.sqrt(2 * float(norms.square().sum()))
-    for i in ((norms <= tau) & (tau > 0)).nonzero().flatten().tolist():
-        slices[i] = 0
-    busy = ((norms > tau) & (tau > 0)).tolist()
+    total = math.sqrt(2 * float(norms @ norms))
+    for i in np.flatnonzero((norms <= tau) & (tau > 0)):
+        slices[int(i)] = 0
+    busy = (norms > tau) & (tau > 0)
     for group, is_real in _groups(slices, clients):
         places = [i for i in group if busy[i]]
         for chunk in _chunks(places, _slices_per_chunk(slices)):
@@ -106,7 +107,7 @@ def _chunk_bytes(w: Tensor) -> int:
     return CHUNK_BYTES.get(w.device.type, CHUNK_BYTES["cpu"])
 
 
-def _to_frequencies(w: Tensor) -> tuple[Tensor, Tensor, float]:
+def _to_frequencies(w: Tensor) -> tuple[Tensor, Floats, float]:
     """The DFT over clients of w / scale, (floor(K/2)+1, d, h), the norm of each slice, and the scale.
 
     The scale is 1 unless squares of the entries could leave the range of the numbers, and else a power of two, which
@@ -121,7 +122,7 @@ def _to_frequencies(w: Tensor) -> tuple[Tensor, Tensor, float]:
         scale = 2.0 ** math.frexp(peak)[1]
         slices = _transform(w / scale)
         values = torch.linalg.vector_norm(slices, dim=(1, 2)).tolist()
-    return slices, torch.tensor(values, dtype=torch.float64), scale
+    return slices, np.array(values), scale
 
 
 def _transform(w: Tensor) -> Tensor:
