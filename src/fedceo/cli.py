@@ -1,0 +1,157 @@
+"""The commands: a few lines each, no logic. Errors a user can cause are one line and exit code 2."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from fedceo.errors import UsageError
+
+app = typer.Typer(
+    help="Federated learning under differential privacy, around FedCEO.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command()
+def run(
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: section.field=value. May be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment file, or go on with a run."""
+    from fedceo import screen
+    from fedceo.config import load_experiment
+    from fedceo.presets import experiment_files
+    from fedceo.simulation.folder import free_folder
+    from fedceo.simulation.runs import resume as resume_run
+    from fedceo.simulation.runs import run as run_experiment
+
+    if resume is not None:
+        if file is not None or overrides or out is not None:
+            raise UsageError("--resume: takes the folder alone, without FILE, --set or --out")
+        folder = resume
+
+        def work(**callbacks: Any) -> Any:
+            return resume_run(folder, **callbacks)
+
+        experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
+    else:
+        if file is None:
+            known = "\n".join(f"  {path}" for path in experiment_files()) or "  none beside this folder"
+            raise UsageError(f"FILE: which experiment? These are here:\n{known}")
+        experiment = load_experiment(file, overrides or [])
+        folder = out or free_folder(Path("runs") / file.stem)
+
+        def work(**callbacks: Any) -> Any:
+            return run_experiment(experiment, out=folder, **callbacks)
+
+    rounds = experiment.train.rounds if experiment else 0
+    with stopping() as should_stop, screen.progress(rounds, quiet=as_json) as advance:
+        callbacks = [advance, *([screen.events(folder)] if tensorboard else [])]
+        finished = work(on_round=lambda record: [each(record) for each in callbacks], should_stop=should_stop)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
+    else:
+        screen.show_run(finished, folder)
+    if not finished.finished:
+        sys.exit(130)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo"),
+    as_json: Json = False,
+) -> None:
+    """The embedded default: FedCEO beside UDP-FedAvg beside FedAvg without noise, on handwritten digits."""
+    from fedceo import screen
+    from fedceo.presets import demo_experiments
+    from fedceo.simulation.folder import free_folder
+    from fedceo.simulation.runs import run as run_experiment
+
+    folder = free_folder(out)
+    runs = {}
+    for name, experiment in demo_experiments().items():
+        with stopping() as should_stop, screen.progress(experiment.train.rounds, name, quiet=as_json) as advance:
+            runs[name] = run_experiment(experiment, out=folder / name, on_round=advance, should_stop=should_stop)
+        if not runs[name].finished:
+            sys.exit(130)
+    if as_json:
+        print(json.dumps({name: each.result for name, each in runs.items()}))
+    else:
+        screen.show_comparison(runs, folder)
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Json = False,
+) -> None:
+    """Print a finished run."""
+    from fedceo import screen
+    from fedceo.simulation.folder import RunFolder
+
+    run_folder = RunFolder(folder)
+    experiment = run_folder.experiment()
+    if not run_folder.finished:
+        done = f"{len(run_folder.history())} of {experiment.train.rounds} rounds"
+        raise UsageError(f"{folder}: unfinished, {done}; go on with: fedceo run --resume {folder}")
+    if as_json:
+        print(json.dumps(run_folder.result()))
+    else:
+        screen.show_result(run_folder.result(), folder)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List methods, models, data sets and experiment files."""
+    from fedceo import screen
+    from fedceo.presets import inventory
+
+    if as_json:
+        print(json.dumps(inventory()))
+    else:
+        screen.show_inventory(inventory())
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the round instead of the program; a second one ends the program."""
+    asked = False
+
+    def ask(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nending this round; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def main() -> None:
+    """The entry point: turns UsageError into one line and exit code 2."""
+    try:
+        app()
+    except UsageError as error:
+        print(f"fedceo: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,278 @@
+"""The experiment file: everything a run depends on, in one TOML file that is checked before anything is trained.
+
+    experiment = load_experiment("my.toml", overrides=["method.strength=6"])
+    text = to_toml(experiment)
+
+Fields carry the paper's symbols in their descriptions. Unknown fields are refused, with the nearest known name.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedceo.errors import UsageError
+
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A table of the experiment file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Data(Section):
+    name: str | None = None
+    """A registered data set (`fedceo list`), or none when `path` is given."""
+    path: str | None = None
+    """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,)."""
+    root: str | None = None
+    """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
+    clients: Count | None = None
+    """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
+    partition: Literal["iid", "shards", "dirichlet", "natural"] = "iid"
+    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are."""
+    alpha: Positive = 0.5
+    """Concentration of the Dirichlet label shares: the smaller, the more unequal."""
+    validation: Fraction = 0.1
+    """Share of each client's records kept out of training to choose rounds and settings by."""
+    local_test: Fraction = 0.0
+    """Share of each client's records kept out of training to measure personal accuracy on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_clients(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("partition") != "natural":
+            return {"clients": 100} | table
+        return table
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.name is None) == (self.path is None):
+            raise ValueError("exactly one of name and path is needed")
+        if self.validation + self.local_test >= 1:
+            raise ValueError("validation and local_test together must leave records to train on")
+        return self
+
+
+class Model(Section):
+    name: str = "mlp"
+    """A registered architecture (`fedceo list`)."""
+
+
+class Cohort(Section):
+    size: Count = 10
+    """K, the clients of a round; the expected number under Poisson sampling."""
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own."""
+
+
+class Train(Section):
+    rounds: Count = 300
+    """T, communication rounds, counted from 1."""
+    local_epochs: Count = 30
+    """E, passes over a client's records in one round."""
+    batch_size: Count = 64
+    """B, records of a local step."""
+    learning_rate: Positive = 0.1
+    """eta, of the client's SGD."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How eta falls over the rounds, to a hundredth in the last one unless constant."""
+    momentum: Fraction = 0.0
+    """Of the client's SGD; the buffer starts at zero in every round."""
+    server_learning_rate: Positive = 1.0
+    """The step that multiplies the clipped and noised update."""
+    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    """What the server does with the mean update; FedCEO needs sgd."""
+    weighting: Literal["equal", "records"] = "equal"
+    """Weights of the clients in the mean; by records only without user-level privacy."""
+    engine: Literal["auto", "loop", "batched"] = "auto"
+    """loop: one client after another. batched: the cohort as one program. auto: a fixed rule on model and device."""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of weights and training."""
+
+
+class Privacy(Section):
+    mechanism: Literal["none", "distributed", "central", "record"] = "distributed"
+    """none; distributed: each client clips and noises its update (UDP); central: the server adds the noise to the
+    clipped sum; record: DP-SGD inside local training, which protects records, not users."""
+    clip: Positive = 1.0
+    """C, the largest L2 norm of an update (of a per-record gradient under record)."""
+    noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    """sigma: the noise's standard deviation in units of the clip; or give target_epsilon."""
+    target_epsilon: Positive | None = None
+    """The epsilon that the noise multiplier is solved for."""
+    observer: Literal["outsider", "participant", "server", "client"] = "outsider"
+    """Whose epsilon target_epsilon speaks of."""
+    adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
+    """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Left out: min(1e-5, N^-1.1)."""
+    min_reports: Count | None = None
+    """Reports that the noise shares are sized for: each client adds N(0, sigma^2 C^2 / min_reports); left out: K."""
+    randomness: Literal["seeded", "system"] = "seeded"
+    """seeded: noise from the experiment's seed, repeatable, void against whoever knows it. system: from the operating
+    system's entropy."""
+
+    @model_validator(mode="after")
+    def _one_noise(self) -> Self:
+        given = (self.noise_multiplier is not None) + (self.target_epsilon is not None)
+        if self.mechanism == "none" and given:
+            raise ValueError('mechanism "none" takes neither noise_multiplier nor target_epsilon')
+        if self.mechanism != "none" and given != 1:
+            raise ValueError("exactly one of noise_multiplier and target_epsilon is needed")
+        return self
+
+
+class FedAvg(Section):
+    name: Literal["fedavg"] = "fedavg"
+    """The mean of the clients' models; with privacy.mechanism = "distributed" this is UDP-FedAvg."""
+
+
+class FedCEO(Section):
+    name: Literal["fedceo"] = "fedceo"
+    """The truncated t-SVD over the stacked models every `interval` rounds."""
+    strength: Positive = 0.6
+    """lambda: the threshold is ratio^(t/I) / (2 strength), so a larger strength smooths less."""
+    ratio: Annotated[float, Field(ge=1.0, le=2.0)] = 1.04
+    """vartheta, the growth of the threshold from one smoothing to the next."""
+    interval: Count = 10
+    """I, rounds between smoothings."""
+    restart: Literal["own", "mean", "slot", "stored"] = "own"
+    """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
+    mean: the mean of the smoothed models, always. slot: the smoothed model of its place in the cohort. stored: at
+    every restart the client's last stored model, however old, as in the authors' program."""
+    layers: str | list[str] = "all"
+    """Which layers are smoothed: "all", "last N", or a list of names."""
+
+
+Method = Annotated[FedAvg | FedCEO, Field(discriminator="name")]
+
+
+class Evaluation(Section):
+    every: Count = 5
+    """Rounds between evaluations; the last round is always evaluated."""
+
+
+class Checkpoint(Section):
+    every: Count = 10
+    """Rounds between checkpoints."""
+
+
+class Experiment(Section):
+    """A federation, a model, a method and a privacy setting."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Everything random follows from it, the noise too unless privacy.randomness = "system"."""
+    data: Data
+    model: Model = Model()
+    cohort: Cohort = Cohort()
+    train: Train = Train()
+    privacy: Privacy
+    method: Method
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        user_level = self.privacy.mechanism in ("distributed", "central")
+        if self.data.clients is not None and self.cohort.size > self.data.clients:
+            raise ValueError(f"cohort.size is {self.cohort.size}, more than data.clients, {self.data.clients}")
+        if user_level and self.train.weighting == "records":
+            raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
+        if isinstance(self.method, FedCEO):
+            if self.privacy.mechanism == "central" and self.method.restart != "mean":
+                raise ValueError(
+                    f'method.restart "{self.method.restart}" needs each client\'s upload, which mechanism "central" '
+                    'does not release; use restart "mean" or mechanism "distributed"'
+                )
+            if self.train.server_optimizer != "sgd":
+                raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
+        if self.privacy.min_reports is not None and self.privacy.min_reports > self.cohort.size:
+            raise ValueError(f"privacy.min_reports is {self.privacy.min_reports}, more than cohort.size")
+        return self
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read and check an experiment file; overrides are "section.field=value" with TOML values."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such experiment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from None
+    for override in overrides:
+        _apply(table, override)
+    return parse_experiment(table)
+
+
+def parse_experiment(table: Mapping[str, Any]) -> Experiment:
+    """Check a nested mapping as an experiment; every mistake is one line that names its field."""
+    try:
+        return Experiment.model_validate(table)
+    except ValidationError as error:
+        raise UsageError(_one_line(error)) from None
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The experiment as TOML, every field written out."""
+    return tomli_w.dumps(experiment.model_dump(exclude_none=True))
+
+
+def _apply(table: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    *sections, field = name.strip().split(".")
+    if not equals or not field:
+        raise UsageError(f"--set {override}: expected section.field=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--set {override}: {section} is not a section")
+    table[field] = value
+
+
+def _one_line(error: ValidationError) -> str:
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a misspelling explains the rest
+    place = ".".join(str(part) for part in first["loc"] if part not in ("fedavg", "fedceo"))
+    if first["type"] == "extra_forbidden":
+        near = get_close_matches(str(first["loc"][-1]), _fields_beside(first["loc"]), n=1)
+        return f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else "")
+    if first["type"] == "missing":
+        return f"{place}: missing"
+    if first["type"] == "union_tag_invalid":
+        known = [
+            name for kind in get_args(get_args(Method)[0]) for name in get_args(kind.model_fields["name"].annotation)
+        ]
+        given = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
+        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(known)}"
+    message = first["msg"].removeprefix("Value error, ")
+    shown = first["input"]
+    if not place or isinstance(shown, dict):
+        return f"{place}: {message}" if place else message
+    return f"{place}: {message}, got {shown!r}"
+
+
+def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
+    """The names known where an unknown one was found."""
+    kind: Any = Experiment
+    for part in location[:-1]:
+        if part in ("fedavg", "fedceo"):
+            kind = FedAvg if part == "fedavg" else FedCEO
+        elif part in kind.model_fields:
+            kind = kind.model_fields[part].annotation
+        if not hasattr(kind, "model_fields"):
+            kind = FedCEO
+    return list(kind.model_fields)

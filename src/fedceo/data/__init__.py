@@ -1,0 +1,20 @@
+"""Federations: clients' records and a public test set, from registered data sets, files or arrays of the user's own."""
+
+from fedceo.data.arrays import from_arrays
+from fedceo.data.build import build_federation, federate
+from fedceo.data.federation import Federation
+from fedceo.data.picture import draw_partition, label_counts
+from fedceo.data.source import Source
+from fedceo.data.sources import DATASETS, DESCRIPTIONS
+
+__all__ = [
+    "DATASETS",
+    "DESCRIPTIONS",
+    "Federation",
+    "Source",
+    "build_federation",
+    "draw_partition",
+    "federate",
+    "from_arrays",
+    "label_counts",
+]

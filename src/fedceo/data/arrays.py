@@ -1,0 +1,116 @@
+"""A user's own records, from arrays or from a .npz file.
+
+source = from_arrays(x, y, client=writer)
+source = read_npz(Path("my.npz"))
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedceo.data.source import Source, hold_out
+from fedceo.errors import UsageError
+
+
+def from_arrays(
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    client: npt.ArrayLike | None = None,
+    test_x: npt.ArrayLike | None = None,
+    test_y: npt.ArrayLike | None = None,
+    name: str = "arrays",
+) -> Source:
+    """Check and take over records of the user's own.
+
+    Args:
+        x: (records, ...). uint8 are pixels, (records, height, width) or (records, channels, height, width), and stay
+            uint8; all other numbers become float32.
+        y: (records,) integer labels, counted from 0.
+        client: (records,) integers or strings: whose record it is.
+        test_x, test_y: the public test set. Left out, a fixed fifth of the records is; where there are client ids,
+            that is put off until it is known whether the clients are the natural ones, who hold out their own.
+        name: what the data is called in tables and errors.
+    """
+    if (test_x is None) != (test_y is None):
+        raise UsageError(f"{name}: test_x and test_y must be given together")
+    values, labels = _values(x, f"{name}: x"), _labels(y, f"{name}: y")
+    if len(values) != len(labels):
+        raise UsageError(f"{name}: x has {len(values)} records but y has {len(labels)}")
+    owners = None if client is None else _owners(client, f"{name}: client")
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    if classes > len(labels) > 0:
+        raise UsageError(f"{name}: y has label {classes - 1} but only {len(labels)} records; labels count from 0")
+    if test_x is not None and test_y is not None:
+        held_x, held_y = _values(test_x, f"{name}: test_x"), _labels(test_y, f"{name}: test_y")
+    elif owners is None:
+        train, test = hold_out(len(labels))
+        values, held_x, labels, held_y = values[train], values[test], labels[train], labels[test]
+    else:
+        held_x, held_y = values[:0], labels[:0]
+    return Source(name, values, labels, held_x, held_y, classes, client=owners)
+
+
+def read_npz(path: Path) -> Source:
+    """The arrays x, y and, where present, client, test_x and test_y of a .npz file; nothing in it is unpickled."""
+    try:
+        with path.open("rb") as stream:  # numpy leaves a broken file open when it opens it itself
+            file = np.load(stream, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise UsageError(f"{path}: holds one array; expected a .npz file with x and y")
+            arrays = {key: file[key] for key in ("x", "y", "client", "test_x", "test_y") if key in file}
+            found = ", ".join(file.files) or "nothing"
+    except FileNotFoundError:
+        raise UsageError(f"data.path: {path}: no such file") from None
+    except UsageError:
+        raise
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path}: not a .npz file of plain arrays: {_first_line(error)}") from None
+    missing = [key for key in ("x", "y") if key not in arrays]
+    if missing:
+        raise UsageError(f"{path}: no array named {' or '.join(missing)}; it holds {found}")
+    return from_arrays(name=path.name, **arrays)
+
+
+def _values(given: npt.ArrayLike, where: str) -> Tensor:
+    array = _array(given, where)
+    if array.dtype.kind not in "fiub" or array.ndim < 2 or 0 in array.shape[1:]:
+        raise UsageError(f"{where}: expected numbers, (records, ...), got {array.dtype} {array.shape}")
+    if array.dtype != np.uint8:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is refused
+            return torch.from_numpy(np.array(array, np.float32, order="C"))
+    images = torch.from_numpy(np.array(array, order="C"))
+    return images.unsqueeze(1) if images.ndim == 3 else images
+
+
+def _labels(given: npt.ArrayLike, where: str) -> Tensor:
+    array = _array(given, where)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise UsageError(f"{where}: expected integers, (records,), got {array.dtype} {array.shape}")
+    if len(array) and (array.min() < 0 or array.max() >= 2**31):
+        raise UsageError(f"{where}: expected labels counted from 0, got {array.min()} to {array.max()}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _owners(given: npt.ArrayLike, where: str) -> Tensor:
+    array = _array(given, where)
+    if array.dtype.kind not in "iuUS" or array.ndim != 1:
+        raise UsageError(f"{where}: expected integers or strings, (records,), got {array.dtype} {array.shape}")
+    return torch.from_numpy(np.unique(array, return_inverse=True)[1].astype(np.int64))
+
+
+def _array(given: npt.ArrayLike, where: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(f"{where}: not an array: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,89 @@
+"""From the experiment's [data] section to a federation."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedceo.config import Data
+from fedceo.data.arrays import read_npz
+from fedceo.data.federation import Federation
+from fedceo.data.partition import deal
+from fedceo.data.source import HELD_OUT, Places, Source, hold_out
+from fedceo.data.sources import load_source
+from fedceo.errors import UsageError
+
+
+def build_federation(settings: Data, seed: int) -> Federation:
+    """Load what the settings name, a registered data set or a .npz file, and deal it to clients."""
+    if settings.path is not None:
+        return federate(read_npz(Path(settings.path).expanduser()), settings, seed)
+    return federate(load_source(str(settings.name), _root(settings)), settings, seed)
+
+
+def federate(source: Source, settings: Data, seed: int) -> Federation:
+    """Deal a data set to clients and keep each client's validation and local test records out of its training.
+
+    Data without a test set gets one: natural clients hold out records of their own, and the test set is their union;
+    otherwise it is a fixed fifth of all records.
+    """
+    natural = settings.partition == "natural"
+    test_x, test_y = source.test_x, source.test_y
+    if len(test_y) == 0 and not natural:
+        kept, tested = (torch.from_numpy(places) for places in hold_out(len(source.y)))
+        test_x, test_y = source.x[tested], source.y[tested]
+        source = replace(source, x=source.x[kept], y=source.y[kept], client=None)
+    client = None if source.client is None else source.client.numpy()
+    hands = deal(source.y.numpy(), client, settings, seed)
+
+    untested = len(test_y) == 0
+    share = settings.local_test or (HELD_OUT if untested else 0.0)
+    train, validation, local_test = _carve(hands, settings.validation, share, seed)
+    if untested:
+        union = torch.cat(local_test)
+        if len(union) == 0:
+            raise UsageError(f"{source.name}: no test set, and its clients have too few records to hold any out")
+        test_x, test_y = source.x[union], source.y[union]
+    return Federation(
+        name=source.name,
+        x=source.x,
+        y=source.y,
+        train=train,
+        validation=torch.cat(validation),
+        local_test=local_test if settings.local_test else [places[:0] for places in local_test],
+        test_x=test_x,
+        test_y=test_y,
+        classes=source.classes,
+        mean=source.mean,
+        std=source.std,
+    )
+
+
+def _carve(
+    hands: list[Places], validation: float, local_test: float, seed: int
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Each client's records, shuffled, as training, validation and local test; one is always left to train on."""
+    rng = np.random.default_rng([seed, 0xDA7A, 1])  # apart from the deal, which no share may change
+    sizes = np.array([len(hand) for hand in hands])
+    tested = _shares(sizes, local_test, spare=sizes - 1)
+    validated = _shares(sizes, validation, spare=sizes - 1 - tested)
+    parts = [
+        [torch.from_numpy(part) for part in np.split(rng.permutation(hand), [test, test + valid])]
+        for hand, test, valid in zip(hands, tested, validated, strict=True)
+    ]
+    return [part[2] for part in parts], [part[1] for part in parts], [part[0] for part in parts]
+
+
+def _shares(sizes: Places, share: float, spare: Places) -> Places:
+    """A share of each client's records in whole records, rounded so that the sum over the clients who can spare some
+    is right: a tenth of four records, rounded by itself, is none for every client of a federation of small ones."""
+    ends = np.cumsum(np.where(spare > 0, sizes, 0))
+    return np.minimum(np.diff(np.rint(share * ends), prepend=0).astype(np.int64), spare)
+
+
+def _root(settings: Data) -> Path | None:
+    named = settings.root or os.environ.get("FEDCEO_DATA")
+    return Path(named).expanduser() if named else None

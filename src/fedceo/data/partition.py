@@ -1,0 +1,83 @@
+"""Who holds which record: evenly at random, by label shards, by Dirichlet label shares, or as the data says."""
+
+import numpy as np
+
+from fedceo.config import Data
+from fedceo.data.source import Places
+from fedceo.errors import UsageError
+
+SHARDS_PER_CLIENT = 2
+
+
+def deal(y: Places, client: Places | None, settings: Data, seed: int) -> list[Places]:
+    """For each client the places of its records; every record goes to exactly one client, every client gets one.
+
+    Args:
+        y: (records,) labels.
+        client: (records,) whose record it is, for partition = "natural"; clients are put in ascending order.
+    """
+    if settings.partition == "natural":
+        return _natural(client, _given_clients(settings))
+    if settings.clients is None:
+        raise UsageError(f'data.clients: needed for partition "{settings.partition}"')
+    if settings.clients > len(y):
+        raise UsageError(
+            f"data.clients: {settings.clients} clients cannot share {len(y)} records, a client would have none"
+        )
+    rng = np.random.default_rng([seed, 0xDA7A])
+    if settings.partition == "shards":
+        return _shards(y, settings.clients, rng)
+    if settings.partition == "dirichlet":
+        return _dirichlet(y, settings.clients, settings.alpha, rng)
+    return np.array_split(rng.permutation(len(y)), settings.clients)
+
+
+def _shards(y: Places, clients: int, rng: np.random.Generator) -> list[Places]:
+    """McMahan et al. 2017: the records sorted by label, cut into shards, two of them dealt to each client."""
+    count = SHARDS_PER_CLIENT * clients
+    if count > len(y):
+        raise UsageError(
+            f'data.clients: partition "shards" needs {SHARDS_PER_CLIENT} shards for each of {clients} clients, '
+            f"but {len(y)} records make only {len(y)} shards"
+        )
+    shards = np.array_split(np.argsort(y, kind="stable"), count)
+    hands = rng.permutation(count).reshape(clients, SHARDS_PER_CLIENT)
+    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+
+
+def _dirichlet(y: Places, clients: int, alpha: float, rng: np.random.Generator) -> list[Places]:
+    """Hsu et al. 2019: each label's records are shared out by one draw from a symmetric Dirichlet over the clients."""
+    owner = np.empty(len(y), np.int64)
+    for label in np.unique(y):
+        records = rng.permutation(np.flatnonzero(y == label))
+        ends = np.cumsum(rng.dirichlet(np.full(clients, alpha)))
+        if not np.isclose(ends[-1], 1.0):  # the sum over- or underflowed
+            raise UsageError(f"data.alpha: {alpha:g} is too extreme to draw from a Dirichlet distribution")
+        ranks = (np.arange(len(records)) + 0.5) / len(records)
+        owner[records] = np.searchsorted(ends[:-1], ranks)
+    empty = np.setdiff1d(np.arange(clients), owner)
+    spare = np.setdiff1d(np.arange(len(y)), np.unique(owner, return_index=True)[1])  # each giver keeps one
+    owner[rng.choice(spare, len(empty), replace=False)] = empty
+    return _group(owner)
+
+
+def _natural(client: Places | None, expected: int | None) -> list[Places]:
+    if client is None:
+        raise UsageError('data.partition: "natural" needs data with client ids, and this data has none')
+    groups = _group(client)
+    if expected not in (None, len(groups)):
+        raise UsageError(
+            f"data.clients: {expected} given, but the data has {len(groups)} natural clients; leave it out"
+        )
+    return groups
+
+
+def _given_clients(settings: Data) -> int | None:
+    """What the user wrote: the field's default says nothing about natural data."""
+    return settings.clients if "clients" in settings.model_fields_set else None
+
+
+def _group(owner: Places) -> list[Places]:
+    """The places of each owner's records, owners in ascending order."""
+    sizes = np.unique(owner, return_counts=True)[1]
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -1,0 +1,97 @@
+"""A data set as it is stored, before anybody says who holds which record."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedceo.errors import UsageError
+
+Places = npt.NDArray[np.int64]
+"""Where records lie in a data set."""
+
+HELD_OUT = 0.2
+"""Share of the records that becomes the test set of data that comes without one."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Checked when it is made: a Source that exists can be dealt to clients.
+
+    Attributes:
+        name: what the data is called in tables and errors.
+        x: (records, *shape), uint8 pixels or float32 values.
+        y: (records,) int64 labels from 0 to classes - 1.
+        test_x, test_y: the public test set, like x and y; empty where the data has none.
+        classes: number of labels.
+        mean, std: per channel, as in Federation.
+        client: (records,) whose record it is, where the data says it.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    client: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.y) == 0:
+            raise UsageError(f"{self.name}: no records to train on")
+        for prefix, x, y in (("", self.x, self.y), ("test_", self.test_x, self.test_y)):
+            if len(x) != len(y):
+                raise UsageError(f"{self.name}: {prefix}x has {len(x)} records but {prefix}y has {len(y)}")
+            if x.dtype not in (torch.uint8, torch.float32) or y.dtype != torch.int64:
+                raise UsageError(
+                    f"{self.name}: {prefix}x must be uint8 or float32 and {prefix}y int64, got {x.dtype} and {y.dtype}"
+                )
+            if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+                raise UsageError(f"{self.name}: {prefix}x must be finite, got NaN or Inf")
+            check_labels(y, self.classes, f"{self.name}: {prefix}y")
+        if self.x.shape[1:] != self.test_x.shape[1:] or self.x.dtype != self.test_x.dtype:
+            raise UsageError(
+                f"{self.name}: records of x are {_form(self.x)} but those of test_x are {_form(self.test_x)}"
+            )
+        if self.client is not None and len(self.client) != len(self.y):
+            raise UsageError(f"{self.name}: y has {len(self.y)} records but client has {len(self.client)}")
+
+
+def check_labels(labels: Tensor, classes: int, where: str) -> None:
+    """Refuse labels outside 0 to classes - 1."""
+    wrong = ((labels < 0) | (labels >= classes)).nonzero()
+    if len(wrong):
+        place = int(wrong[0])
+        raise UsageError(
+            f"{where}: expected labels from 0 to {classes - 1}, got {int(labels[place])} at record {place}"
+        )
+
+
+def hold_out(records: int) -> tuple[Places, Places]:
+    """Places to train on and places to test on: the same ones in every experiment, whatever its seed."""
+    places = np.random.default_rng(0xDA7A).permutation(records)
+    tested = max(1, round(HELD_OUT * records))
+    return np.sort(places[tested:]), np.sort(places[:tested])
+
+
+def data_folder(root: Path | None, folder: str) -> Path:
+    """The folder of one downloaded data set."""
+    if root is None:
+        raise UsageError(
+            "data.root: not given, and the environment variable FEDCEO_DATA is not set; "
+            f"expected the folder that holds {folder}/"
+        )
+    if not (root / folder).is_dir():
+        raise UsageError(
+            f"{root / folder}: no such folder; data.root or FEDCEO_DATA must name the folder that holds it"
+        )
+    return root / folder
+
+
+def _form(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape[1:])}"

@@ -1,0 +1,57 @@
+"""Architectures, one small file each: plain modules that return logits.
+
+A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule):
+it says the shape of one record's mask in `mask_shape` and the probability of a one in `keep`. Without a mask nothing
+is dropped.
+"""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor, nn
+
+from fedceo.errors import UsageError
+from fedceo.models.lenet5 import LeNet5
+from fedceo.models.mlp import MLP
+
+MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {"mlp": MLP, "lenet5": LeNet5}
+
+DESCRIPTIONS = {
+    "mlp": "two layers of 64 units without biases, dropout before ReLU (the paper's MLP)",
+    "lenet5": "two convolutions and three linear layers, 1,141,194 parameters on CIFAR-10 (the paper's LeNet-5)",
+}
+
+
+def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A registered architecture for records of `shape`, initialised from `seed` alone."""
+    if name not in MODELS:
+        near = get_close_matches(name, MODELS, n=1)
+        hint = f", did you mean {near[0]}?" if near else f"; known are {', '.join(MODELS)}"
+        raise UsageError(f"model.name: unknown model {name!r}{hint}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](shape, classes)
+
+
+def parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """The trainable parameters by name, detached."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a model that does not take the data, or whose state is more than its parameters."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UsageError(
+                f"model: {name or type(module).__name__} keeps running statistics of records, which no mechanism "
+                "accounts for; use GroupNorm or LayerNorm"
+            )
+    try:
+        with torch.no_grad():
+            logits = model(torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"model: does not take records of shape {shape}: {first}") from None
+    if logits.shape != (2, classes):
+        raise UsageError(f"model: gives shape {tuple(logits.shape[1:])} a record, expected {classes} logits")

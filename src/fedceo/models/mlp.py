@@ -1,0 +1,26 @@
+"""The paper's two-layer perceptron (appendix C.1): no biases, dropout before the ReLU."""
+
+from math import prod
+
+from torch import Tensor, nn
+
+UNITS = 64
+
+
+class MLP(nn.Module):
+    """flatten -> linear (64) -> dropout 0.5 -> ReLU -> linear (classes); returns logits."""
+
+    mask_shape = (UNITS,)
+    keep = 0.5
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(prod(shape), UNITS, bias=False)
+        self.hidden = nn.Linear(UNITS, classes, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x: (B, *shape); mask: (B, 64) of 0 and 1 / keep."""
+        h = self.input(x.flatten(1))
+        if mask is not None:
+            h = h * mask
+        return self.hidden(h.relu())

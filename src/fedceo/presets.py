@@ -1,0 +1,46 @@
+"""What there is by name: the embedded demo, experiment files, and the registries."""
+
+from importlib import resources
+from pathlib import Path
+
+from fedceo.config import Experiment, parse_experiment
+
+METHODS = {
+    "fedavg": 'the mean of the clients\' models; UDP-FedAvg under privacy.mechanism = "distributed"',
+    "fedceo": "truncated t-SVD over the stacked models every few rounds (Li et al., ICML 2025)",
+}
+
+
+def demo_experiments() -> dict[str, Experiment]:
+    """Three runs on the same clients, cohorts and batches: without noise, UDP-FedAvg and FedCEO at one epsilon."""
+    import tomllib
+
+    table = tomllib.loads(resources.files("fedceo").joinpath("demo.toml").read_text())
+    private, method = table["privacy"], table["method"]
+    return {
+        "FedAvg": parse_experiment(table | {"privacy": {"mechanism": "none"}, "method": {"name": "fedavg"}}),
+        "UDP-FedAvg": parse_experiment(table | {"privacy": private, "method": {"name": "fedavg"}}),
+        "FedCEO": parse_experiment(table | {"privacy": private, "method": method}),
+    }
+
+
+def experiment_files(root: Path = Path("experiments")) -> list[Path]:
+    """Experiment files below the folder `experiments` of the current folder."""
+    return sorted(root.rglob("*.toml")) if root.is_dir() else []
+
+
+def inventory() -> dict[str, dict[str, str]]:
+    """Everything that can be named in an experiment file, with a line each."""
+    from fedceo import data, models
+
+    return {
+        "methods": METHODS,
+        "models": dict(models.DESCRIPTIONS),
+        "data sets": dict(data.DESCRIPTIONS),
+        "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
+    }
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,0 +1,278 @@
+"""Who learns what: one row for each observer of a run, with its epsilon and what that rests on.
+
+    rows = account(Spec(clients=100, cohort=10, rounds=300, noise_multiplier=1.0, delta=1e-5, mechanism="distributed"))
+
+One epsilon for everybody does not exist. An outsider sees averages and not who was in them; a participant also knows
+its own share of the noise; the server sees each upload; a FedCEO client receives a personal model made from the
+stack of uploads. An epsilon of None means that nothing can be promised, and the row says why.
+"""
+
+import math
+from typing import NamedTuple
+
+from scipy import stats  # type: ignore[import-untyped]
+
+from fedceo.errors import UsageError
+from fedceo.privacy.sampled_pld import (
+    Round,
+    Stratum,
+    averages_epsilon,
+    drawn_gaussian_epsilon,
+    drawn_round,
+    gaussian_epsilon,
+    memberships_show,
+    personalised_epsilon,
+)
+from fedceo.privacy.spec import Row, Spec
+
+__all__ = ["OBSERVERS", "Row", "Spec", "account", "answer"]
+
+OBSERVERS = ("outsider", "participant", "server", "client")
+LITTLE = 20.0
+"""The epsilon above which a row says that it means little."""
+QUANTILE = 1 - 1e-5
+"""A client is drawn more often than the high-probability count with probability 1e-5."""
+
+POISSON = "PLD, Poisson sampling"
+FIXED = "PLD, fixed-size sampling"
+CLOSED_FORM = "Gaussian, closed form"
+NONE = "none"
+SIZE_SHOWS = (
+    "the number of reports shows in the variance of an average, so given that number the cohort counts as one of fixed "
+    "size with that many shares of noise"
+)
+NO_USER_LEVEL = "noise in local training protects single records; for a whole client nothing is promised to anyone"
+
+
+class Answer(NamedTuple):
+    """The epsilon of one question: infinite where more noise would help, None where no noise would."""
+
+    epsilon: float | None
+    accountant: str
+    assumption: str
+    sampling: str = "none"
+    unit: str = "user"
+
+
+def account(spec: Spec) -> list[Row]:
+    """One row per observer, and the paper's closed form; the record mechanism has a server row per count."""
+    rows = [_row(spec, observer, answer(spec, observer)) for observer in observers(spec)]
+    if spec.mechanism == "record":
+        rows += [_row(spec, "server", _records(spec, count)) for count in _participation_counts(spec)[1:]]
+        rows.append(_row(spec, "outsider", Answer(None, NONE, NO_USER_LEVEL)))
+    if spec.mechanism in ("distributed", "central") and spec.noise_multiplier > 0:
+        rows.append(_row(spec, "paper", _paper(spec)))
+    return rows
+
+
+def observers(spec: Spec) -> tuple[str, ...]:
+    """Those who see something of their own; only FedCEO's personal models make a client more than a participant."""
+    return OBSERVERS[:-1] if spec.release == "average" else OBSERVERS
+
+
+def answer(spec: Spec, observer: str) -> Answer:
+    """What the observer's first row says."""
+    if observer not in OBSERVERS:
+        raise UsageError(f"observer: {observer!r}, expected one of {', '.join(OBSERVERS)}")
+    if observer not in observers(spec):
+        raise UsageError('observer: "client" needs personal models; with release "average" a client is a "participant"')
+    if spec.mechanism == "none":
+        return Answer(None, NONE, "no mechanism: nothing is clipped or noised, so nothing is promised")
+    if spec.noise_multiplier == 0:
+        return Answer(math.inf, NONE, "noise multiplier 0: without noise nothing is promised")
+    if spec.mechanism == "record":
+        return _records(spec, _participation_counts(spec)[0])
+    if observer == "server":
+        return _server(spec)
+    if spec.release == "average":
+        return _averages(spec, observer)
+    if spec.mechanism == "central":
+        return Answer(
+            None, NONE, "central noise covers the average only, and personal models are made from bare uploads"
+        )
+    if spec.release == "stored":
+        return Answer(
+            None,
+            NONE,
+            "a stored model may return in any later round, so no average hides who was in; the server's row holds here",
+        )
+    return _personalised(spec)
+
+
+def _row(spec: Spec, observer: str, found: Answer) -> Row:
+    epsilon, assumption = found.epsilon, found.assumption
+    if epsilon is not None and not math.isfinite(epsilon):
+        epsilon, assumption = None, f"{assumption}; no finite epsilon found at this delta"
+    if epsilon is not None and epsilon > LITTLE:
+        assumption += f"; an epsilon above {LITTLE:g} means that the guarantee means little"
+    return Row(observer, found.unit, spec.adjacency, found.sampling, epsilon, spec.delta, found.accountant, assumption)
+
+
+def _server(spec: Spec) -> Answer:
+    if spec.mechanism == "central":
+        return Answer(None, NONE, "the server adds the noise itself after seeing every update: it must be trusted")
+    if spec.adjacency == "add-remove":
+        return Answer(None, NONE, "the server sees who is present; ask for zero-out or replace-one")
+    upload_mu = spec.shift * math.sqrt(spec.cohort) / spec.noise_multiplier
+    count, meaning, is_mean = _participation_counts(spec)[0]
+    assumption = (
+        f"sees each upload, z = sigma/sqrt(K), and who sent it, so nothing is amplified; {count:g} uploads, {meaning}"
+    )
+    if is_mean:
+        drawn = drawn_gaussian_epsilon(upload_mu, spec.rate, spec.rounds, spec.delta)
+        assumption += f", which some clients exceed; over the draw of the cohorts epsilon is {drawn:.4g}"
+    return Answer(gaussian_epsilon(upload_mu * math.sqrt(count), spec.delta), CLOSED_FORM, assumption)
+
+
+class Count(NamedTuple):
+    """How often a client takes part."""
+
+    value: float
+    meaning: str
+    is_mean: bool = False
+
+
+def _participation_counts(spec: Spec) -> list[Count]:
+    """The counts to account for, the one that is known or enforced first."""
+    if spec.participations is not None:
+        return [Count(spec.participations, "the most that a client took part")]
+    if spec.cohort == spec.clients and spec.participation_cap is None:
+        return [Count(spec.rounds, "every client in every round")]
+    counts = [
+        Count(spec.rate * spec.rounds, "the mean number per client", is_mean=True),
+        Count(
+            int(stats.binom.ppf(QUANTILE, spec.rounds, spec.rate)), "exceeded by a client with probability below 1e-5"
+        ),
+    ]
+    if spec.participation_cap is None:
+        return counts
+    cap = min(spec.participation_cap, spec.rounds)
+    return [Count(cap, "the cap on a client's participations"), *(count for count in counts if count.value < cap)]
+
+
+def _averages(spec: Spec, observer: str) -> Answer:
+    """T averages as seen by an outsider or a participant."""
+    everyone, shares = spec.cohort == spec.clients, spec.mechanism == "distributed"
+    if spec.adjacency == "add-remove" and shares and (everyone or spec.sampling == "poisson"):
+        return Answer(None, NONE, "a client that is gone takes its share of the noise along; ask for zero-out")
+    curious = observer == "participant"
+    who = "sees averages, not who was in"
+    if curious:
+        who = f"sees averages, not who else was in; knows its own {'share of noise' if shares else 'update'}"
+    if curious and spec.clients == 1:
+        return Answer(0.0, CLOSED_FORM, "there is no other client")
+    if everyone:
+        mu = spec.shift / _multiplier(spec, curious)
+        epsilon = gaussian_epsilon(mu * math.sqrt(spec.rounds), spec.delta)
+        return Answer(epsilon, CLOSED_FORM, f"{who}; everyone is in every round, so nothing is amplified")
+    average = _average_round(spec, curious)
+    epsilon = averages_epsilon(average, spec.rounds, spec.delta)
+    if spec.sampling == "fixed":
+        words = _fixed_size_words(spec, curious, epsilon)
+    elif shares:
+        words = SIZE_SHOWS
+    else:
+        words = "cohort sizes stay hidden and the divisor is K whatever they are"
+    return Answer(epsilon, _accountant(average), f"{who}; {words}", spec.sampling)
+
+
+def _accountant(average: Round) -> str:
+    if memberships_show(average):
+        return f"{CLOSED_FORM}, with all memberships told"
+    return POISSON if average.hidden_size else FIXED
+
+
+def _fixed_size_words(spec: Spec, curious: bool, epsilon: float) -> str:
+    words = "a client that is in keeps another one out, so sums differ by up to 2C"
+    if spec.adjacency != "zero-out":
+        return words
+    told = drawn_gaussian_epsilon(1 / _multiplier(spec, curious), spec.rate, spec.rounds, spec.delta)
+    better = f", and so is {told:.4g}, the epsilon with all memberships told" if told < epsilon else ""
+    return f"{words}; an upper bound{better}"
+
+
+def _multiplier(spec: Spec, curious: bool) -> float:
+    """z of an average; a curious participant takes its own share of distributed noise away."""
+    if spec.mechanism == "central":
+        return spec.noise_multiplier
+    reports = spec.cohort if spec.reports is None else spec.reports
+    # a lone report is not the participant's own: that would leave nobody to learn about
+    noisy = max(reports - 1, min(reports, 1)) if curious else reports
+    return spec.noise_multiplier * math.sqrt(noisy / spec.cohort)
+
+
+def _average_round(spec: Spec, curious: bool) -> Round:
+    """What one average shows; a curious participant picks its client among the N - 1 others."""
+    if spec.sampling == "poisson" and spec.mechanism == "central":
+        return Round.of(spec.rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
+    if spec.sampling == "poisson":
+        pool = spec.clients - curious
+        # nobody in: nothing is released
+        return drawn_round(
+            pool, spec.rate, lambda m: (m / pool, _drawn_multiplier(spec, m, curious)) if m else None, spec.adjacency
+        )
+    if not curious:
+        return Round.of(spec.rate, _multiplier(spec, curious), spec.adjacency)
+    pool, cohort = spec.clients - 1, spec.cohort
+    own_out = (Stratum(1.0, cohort / pool, _multiplier(spec, curious=False)),)
+    own_in = (Stratum(1.0, (cohort - 1) / pool, _multiplier(spec, curious)),)
+    return Round((own_out, own_in) if cohort > 1 else (own_out,), spec.adjacency)
+
+
+def _round_after(spec: Spec) -> Round:
+    """The average after a smoothing, for a client that is known to be in both, as seen by a participant."""
+    if spec.sampling == "fixed":
+        return Round.of(1.0, _multiplier(spec, curious=True), spec.adjacency)
+    return drawn_round(
+        spec.clients - 2, spec.rate, lambda m: (1.0, _drawn_multiplier(spec, m + 1, curious=True)), spec.adjacency
+    )
+
+
+def _drawn_multiplier(spec: Spec, reports: int, curious: bool) -> float:
+    """z of an average with that many shares of noise in it, or with the fewest reports if they are fewer."""
+    drawn = spec.noise_multiplier * math.sqrt(reports / spec.cohort)
+    return drawn if spec.reports is None else min(drawn, _multiplier(spec, curious))
+
+
+def _personalised(spec: Spec) -> Answer:
+    """FedCEO's personal models: with them averages re-release single states, so this is everybody's row."""
+    assert spec.interval is not None
+    if spec.adjacency == "add-remove":
+        return Answer(None, NONE, "smoothing shows who is present; ask for zero-out or replace-one")
+    assumption = (
+        "personal models come from the stack of uploads: nothing is amplified in the smoothing rounds, one in "
+        f"{spec.interval}, nor right after them; averages re-release single states, so outsiders have this row too"
+    )
+    upload_mu = spec.shift * math.sqrt(spec.cohort) / spec.noise_multiplier
+    if spec.cohort == spec.clients:
+        smoothings = spec.rounds // spec.interval
+        average_mu = spec.shift / _multiplier(spec, curious=True)
+        mu = math.sqrt(smoothings * upload_mu**2 + (spec.rounds - smoothings) * average_mu**2)
+        return Answer(gaussian_epsilon(mu, spec.delta), CLOSED_FORM, assumption)
+    average, after = _average_round(spec, curious=True), _round_after(spec)
+    epsilon = personalised_epsilon(average, after, spec.rate, upload_mu, spec.rounds, spec.interval, spec.delta)
+    if spec.sampling == "poisson":
+        assumption += f"; {SIZE_SHOWS}"
+    return Answer(epsilon, f"{_accountant(average)}, mixed over smoothings", assumption, spec.sampling)
+
+
+def _records(spec: Spec, count: Count) -> Answer:
+    """DP-SGD inside local training, composed over a client's participations; holds against the server, so for all."""
+    assert spec.record_rate is not None and spec.record_steps is not None
+    step = Round.of(spec.record_rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
+    participations = math.ceil(count.value - 1e-9)  # a mean of 30 must not become 31 by rounding errors
+    epsilon = averages_epsilon(step, participations * spec.record_steps, spec.delta)
+    assumption = (
+        f"one record of a client, not the client, against anyone including the server; {spec.record_steps} Poisson "
+        f"steps at rate {spec.record_rate:.4g} in each of {participations} participations, {count.meaning}"
+    )
+    return Answer(epsilon, _accountant(step), assumption, "poisson", "record")
+
+
+def _paper(spec: Spec) -> Answer:
+    """K sqrt(T ln(1/delta)) / (N sigma): the paper's lemma with its unknown constant c2 set to 1."""
+    epsilon = spec.rate * math.sqrt(spec.rounds * math.log(1 / spec.delta)) / spec.noise_multiplier
+    assumption = (
+        "as the paper states it for everybody: no guarantee; Poisson cohorts, an unproved constant, averages only"
+    )
+    return Answer(epsilon, "the paper's closed form with c2 = 1", assumption, "poisson")

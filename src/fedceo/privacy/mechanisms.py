@@ -1,0 +1,135 @@
+"""What leaves a client passes through here before any server code can touch it.
+
+A mechanism turns a cohort's updates into one of two things: a `Stack`, one privatised upload per client, where each
+upload carries its own noise (distributed), was trained privately (record) or is not private at all (none); or a
+`Mean`, the privatised mean, which is all that `central` ever shows.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedceo.training.per_example import draw_noise
+from fedceo.training.schedule import Schedule
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One privatised upload per client that reported.
+
+    Attributes:
+        weights: name -> (m, ...), in ascending client number.
+        clients: the m client numbers.
+        sizes: (m,) weight of each upload in a mean.
+        nonfinite: how many updates were NaN or Inf and became zero.
+    """
+
+    weights: dict[str, Tensor]
+    clients: tuple[int, ...]
+    sizes: Tensor
+    nonfinite: int
+
+    def mean(self) -> dict[str, Tensor]:
+        """The weighted mean, summed in client order."""
+        share = self.sizes / self.sizes.sum()
+        return {name: torch.tensordot(share.to(w), w, dims=1) for name, w in self.weights.items()}
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The privatised mean alone.
+
+    Attributes:
+        weights: name -> (...).
+        divisor: D, what the sum was divided by; the threshold of a mean is that of the stack over D.
+        nonfinite: as in Stack.
+    """
+
+    weights: dict[str, Tensor]
+    divisor: float
+    nonfinite: int
+
+    def mean(self) -> dict[str, Tensor]:
+        return self.weights
+
+
+Uploads = Stack | Mean
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Clipping and noise of a cohort's updates.
+
+    Attributes:
+        kind: none | distributed | central | record.
+        clip: C.
+        noise_multiplier: sigma.
+        min_reports: what distributed noise shares are sized for: each client adds N(0, sigma^2 C^2 / min_reports).
+        divisor: D of the central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
+        step: what multiplies clipped update and noise alike; it has no effect on privacy.
+        randomness: seeded | system.
+        schedule: where seeded noise comes from.
+    """
+
+    kind: str
+    clip: float
+    noise_multiplier: float
+    min_reports: int
+    divisor: float
+    step: float
+    randomness: str
+    schedule: Schedule
+
+    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
+        """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
+        updates = {name: trained[name] - start for name, start in starts.items()}
+        updates, nonfinite = zero_nonfinite(updates)
+        if self.kind == "distributed":
+            updates = clip_updates(updates, self.clip)
+            std = self.noise_multiplier * self.clip / self.min_reports**0.5
+            for k, client in enumerate(clients):
+                noise = draw_noise(
+                    {n: u[k] for n, u in updates.items()}, std, self._generator("upload noise", round_, client)
+                )
+                for name, extra in noise.items():
+                    updates[name][k] += extra
+        uploads = {name: start + self.step * updates[name] for name, start in starts.items()}
+        return Stack(uploads, tuple(clients), sizes, nonfinite)
+
+    def privatise_mean(self, start: Weights, trained: Weights, round_: int) -> Mean:
+        """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
+        updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
+        updates = clip_updates(updates, self.clip)
+        noise = draw_noise(start, self.noise_multiplier * self.clip, self._generator("central noise", round_, 0))
+        scale = self.step / self.divisor
+        return Mean(
+            {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in start.items()},
+            self.divisor,
+            nonfinite,
+        )
+
+    def _generator(self, purpose: str, round_: int, client: int) -> torch.Generator:
+        if self.randomness == "system":
+            return torch.Generator().manual_seed(secrets.randbits(63))
+        return self.schedule.generator(purpose, round_, client)
+
+
+def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
+    """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
+    finite = torch.stack([torch.isfinite(u.flatten(1)).all(1) for u in updates.values()]).all(0)
+    if bool(finite.all()):
+        return dict(updates), 0
+    keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
+    return {name: torch.where(keep[name], u, 0.0) for name, u in updates.items()}, int((~finite).sum())
+
+
+def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:
+    """Each update scaled to L2 norm at most C over all tensors together; the norm is taken in float64."""
+    norms = torch.stack([u.flatten(1).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
+    factors = (clip / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+    return {name: u * factors.to(u.dtype).view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}

@@ -1,0 +1,122 @@
+"""The question and the answer of privacy accounting: what a run is, and what one observer learns from it."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedceo.errors import UsageError
+
+CHOICES = {
+    "mechanism": ("none", "distributed", "central", "record"),
+    "sampling": ("fixed", "poisson"),
+    "adjacency": ("zero-out", "replace-one", "add-remove"),
+    "release": ("average", "personalised", "stored"),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything an accountant needs to know about a run.
+
+    Attributes:
+        clients: N.
+        cohort: K, the size of a round's cohort; the expected size under Poisson sampling.
+        rounds: T.
+        noise_multiplier: sigma. Distributed: each upload carries N(0, sigma^2 C^2 / K). Central: the sum carries
+            N(0, sigma^2 C^2). Record: as in DP-SGD.
+        delta: below 1/N.
+        mechanism: none | distributed | central | record.
+        sampling: fixed (K of N without replacement) | poisson (each client with probability K/N).
+        adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
+        release: average (or anything computed from it) | personalised (FedCEO, restart own or slot) | stored.
+        interval: I, rounds between smoothings of a personalised release.
+        reports: r, the fewest reports of a round where below K; distributed noise is then sigma sqrt(r/K).
+        participations: rounds that the most active client was in, if known; else the mean KT/N is used.
+        participation_cap: the most rounds that a client may be in.
+        record_rate: record mechanism: the Poisson rate of a record in a local step, 1/ceil(n/B).
+        record_steps: record mechanism: local steps of one participation.
+    """
+
+    clients: int
+    cohort: int
+    rounds: int
+    noise_multiplier: float
+    delta: float
+    mechanism: str
+    sampling: str = "fixed"
+    adjacency: str = "zero-out"
+    release: str = "average"
+    interval: int | None = None
+    reports: float | None = None
+    participations: int | None = None
+    participation_cap: int | None = None
+    record_rate: float | None = None
+    record_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UsageError(f"{name}: {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        for name in ("clients", "cohort", "rounds", "interval", "participation_cap", "record_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name}: {value}, expected at least 1")
+        if self.cohort > self.clients:
+            raise UsageError(f"cohort: {self.cohort}, more than the {self.clients} clients")
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise UsageError(f"noise_multiplier: {self.noise_multiplier}, expected a finite number, zero or more")
+        if not 0 < self.delta < 1 / self.clients:
+            raise UsageError(
+                f"delta: {self.delta}, expected above 0 and below 1/N = {1 / self.clients:g}: "
+                "publishing one client in N outright would pass at 1/N"
+            )
+        if self.reports is not None and not 0 < self.reports <= self.cohort:
+            raise UsageError(f"reports: {self.reports}, expected above 0 and at most the cohort, {self.cohort}")
+        if self.participations is not None and not 0 <= self.participations <= self.rounds:
+            raise UsageError(
+                f"participations: {self.participations}, expected 0 to the number of rounds, {self.rounds}"
+            )
+        if self.release == "personalised" and self.interval is None:
+            raise UsageError('interval: needed for release "personalised"')
+        if self.mechanism == "record" and (self.record_rate is None or self.record_steps is None):
+            raise UsageError('record_rate and record_steps: needed for mechanism "record"')
+        if self.record_rate is not None and not 0 < self.record_rate <= 1:
+            raise UsageError(f"record_rate: {self.record_rate}, expected above 0 and at most 1")
+
+    @property
+    def rate(self) -> float:
+        """q = K/N, the probability that a client is in a round."""
+        return self.cohort / self.clients
+
+    @property
+    def shift(self) -> int:
+        """How far the sum moves when a client is known to be in, in units of C."""
+        return 2 if self.adjacency == "replace-one" else 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one observer learns: epsilon at delta, or None where nothing can be promised.
+
+    Attributes:
+        observer: outsider | participant | server | client | paper.
+        unit: what is protected: user (a whole client) or record.
+        adjacency: which two data sets must look alike.
+        sampling: the sampling that epsilon profits from: fixed | poisson | none.
+        epsilon: None without a guarantee.
+        delta: as asked for.
+        accountant: what computed epsilon.
+        assumption: in words, what must hold, or why there is no epsilon.
+    """
+
+    observer: str
+    unit: str
+    adjacency: str
+    sampling: str
+    epsilon: float | None
+    delta: float
+    accountant: str
+    assumption: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,160 @@
+"""What the terminal shows: progress while a run goes on, tables when it is done."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedceo.simulation.runs import Run
+
+Advance = Callable[[dict[str, Any]], None]
+
+NAMES = {
+    "last": "last round",
+    "best": "best round (chosen on the test set)",
+    "at_best_validation": "at best validation",
+}
+
+
+@contextmanager
+def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterator[Advance]:
+    """A progress bar over rounds; the value yielded is called with every round's record."""
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
+    task = bar.add_task(name, total=rounds, accuracy="")
+
+    def advance(record: dict[str, Any]) -> None:
+        bar.start()  # not before the first round, so that a refused experiment prints its one line and nothing else
+        if "test_accuracy" in record:
+            bar.update(task, accuracy=f"test accuracy {percent(record['test_accuracy'])}")
+        bar.update(task, completed=record["round"])
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def events(folder: Path) -> Advance:
+    """A function that writes each round's numbers as TensorBoard events into the folder."""
+    from fedceo.errors import UsageError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError("--tensorboard: needs the extra fedceo[tensorboard]") from None
+    writers: list[SummaryWriter] = []
+
+    def write(record: dict[str, Any]) -> None:
+        if not writers:  # the folder is the run's to create
+            writers.append(SummaryWriter(str(folder / "events")))
+        for name, value in record.items():
+            if isinstance(value, float):
+                writers[0].add_scalar(name, value, record["round"])
+        writers[0].flush()
+
+    return write
+
+
+def show_run(run: Run, folder: Path) -> None:
+    """A finished run's tables, or how to go on with an unfinished one."""
+    if run.finished:
+        show_result(run.result, folder)
+    else:
+        done, rounds = len(run.history), run.experiment.train.rounds
+        console().print(f"stopped after round {done} of {rounds}; go on with: fedceo run --resume {folder}")
+
+
+def show_result(result: dict[str, Any], folder: Path) -> None:
+    """One run: what it was, its accuracies, its privacy rows."""
+    out = console()
+    out.print(
+        f"{result['method']} on {result['data']} with {result['model']}: {result['clients']} clients, "
+        f"{result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s ({result['engine']} engine, "
+        f"{result['device']})"
+    )
+    out.print(f"regime: {result['regime']}{noise_of(result)}")
+    table = Table("test accuracy of the global model", "%")
+    for key, name in NAMES.items():
+        table.add_row(name, percent(result["accuracy"][key]))
+    out.print(table)
+    show_privacy(result["privacy"], out)
+    if result["nonfinite_updates"]:
+        out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
+    out.print(f"results: {folder}")
+
+
+def show_comparison(runs: Mapping[str, Run], folder: Path) -> None:
+    """Several runs beside each other, and the privacy rows of those that have any."""
+    out = console()
+    table = Table("", "regime", "noise multiplier", *(NAMES.values()), "seconds", title="test accuracy, %")
+    for name, run in runs.items():
+        accuracies = [percent(run.result["accuracy"][key]) for key in NAMES]
+        sigma = run.result["noise_multiplier"]
+        table.add_row(
+            name, run.result["regime"], f"{sigma:.2f}" if sigma else "-", *accuracies, f"{run.result['seconds']:.1f}"
+        )
+    out.print(table)
+    seen: list[Any] = []
+    for run in runs.values():
+        rows = run.result["privacy"]
+        if rows not in seen and any(row["epsilon"] is not None for row in rows):
+            seen.append(rows)
+            same = [other for other in runs if runs[other].result["privacy"] == rows]
+            out.print(f"what is learnt of one client, {' and '.join(same)}:")
+            show_privacy(rows, out)
+    out.print(f"results: {folder}  (one run each: differences of a few points are noise)")
+
+
+def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
+    """The privacy rows, each with the observer it speaks of."""
+    if all(row["epsilon"] is None for row in rows):
+        out.print(f"privacy: none ({rows[0]['assumption']})")
+        return
+    table = Table(
+        "observer", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "under which assumption"
+    )
+    for row in rows:
+        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}"
+        table.add_row(
+            row["observer"], row["unit"], row["adjacency"], row["sampling"], epsilon, f"{row['delta']:.1e}",
+            row["accountant"], row["assumption"],
+        )  # fmt: skip
+    out.print(table)
+
+
+def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
+    """Everything that can be named, kind by kind."""
+    out = console()
+    for kind, entries in inventory.items():
+        out.print(f"[bold]{kind}[/bold]")
+        for name, line in entries.items():
+            out.print(f"  {name:<12} {line}", highlight=False)
+        if not entries:
+            out.print("  none here")
+
+
+def noise_of(result: dict[str, Any]) -> str:
+    """The noise multiplier in words, where there is noise."""
+    return f", noise multiplier {result['noise_multiplier']:.3g}" if result["noise_multiplier"] else ""
+
+
+def percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{100 * accuracy:.2f}"
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal and wide enough for a table elsewhere."""
+    out = Console()
+    return out if out.is_terminal else Console(width=160)

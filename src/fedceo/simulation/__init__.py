@@ -1,0 +1,1 @@
+"""The loop over rounds, evaluation, and run folders that survive."""

@@ -1,0 +1,54 @@
+"""Accuracy and loss of the global model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedceo.data import Federation
+
+CHUNK = 2000
+"""Records evaluated at a time."""
+
+
+class Evaluator:
+    """Measures weights on the public test set (G) and on the validation records."""
+
+    def __init__(self, model: nn.Module, federation: Federation, device: torch.device, dtype: torch.dtype) -> None:
+        self.model, self.federation, self.device, self.dtype = model, federation, device, dtype
+
+    def measure(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """test_accuracy, test_loss, test_accuracy_per_class, validation_accuracy, validation_loss; accuracies in 0..1.
+
+        A class without test records has accuracy None; so has validation without records.
+        """
+        data = self.federation
+        hits, loss = self._run(weights, data.test_x, data.test_y)
+        counts = torch.bincount(data.test_y, minlength=data.classes).tolist()
+        per_class = torch.bincount(data.test_y[hits], minlength=data.classes).tolist()
+        out: dict[str, Any] = {
+            "test_accuracy": int(hits.sum()) / len(hits),
+            "test_loss": loss,
+            "test_accuracy_per_class": [h / c if c else None for h, c in zip(per_class, counts, strict=True)],
+            "validation_accuracy": None,
+            "validation_loss": None,
+        }
+        if len(data.validation):
+            hits, loss = self._run(weights, data.x[data.validation], data.y[data.validation])
+            out |= {"validation_accuracy": int(hits.sum()) / len(hits), "validation_loss": loss}
+        return out
+
+    @torch.no_grad()
+    def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+        self.model.eval()
+        hits, total = [], 0.0
+        for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
+            inputs = self.federation.inputs(records.to(self.device), self.dtype)
+            logits = functional_call(self.model, dict(weights), (inputs,))
+            labels = labels.to(self.device)
+            total += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
+            hits.append((logits.argmax(1) == labels).cpu())
+        return torch.cat(hits), total / len(y)

@@ -1,0 +1,124 @@
+"""A run's folder on disk. A file appears whole or not at all; nothing is pickled.
+
+experiment.toml         the experiment, every field resolved
+metrics.jsonl           one line a round
+checkpoint.safetensors  the last state, with the round and what else is needed to go on
+model.safetensors       the trained global model, once finished
+result.json             the summary, once finished
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedceo.config import Experiment, load_experiment, to_toml
+from fedceo.errors import UsageError
+from fedceo.methods import State
+
+
+class RunFolder:
+    """Reads and writes one run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "experiment.toml").exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def create(self, experiment: Experiment) -> None:
+        """Claim the folder for a new run; a folder that holds anything is refused."""
+        if self.exists:
+            raise UsageError(f"{self.path}: holds a run already; resume it with --resume or choose another --out")
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"{self.path}: not an empty folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path / "experiment.toml", to_toml(experiment).encode())
+
+    def experiment(self) -> Experiment:
+        if not self.exists:
+            raise UsageError(f"{self.path}: not a run folder, it has no experiment.toml")
+        return load_experiment(self.path / "experiment.toml")
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one round to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds written so far; a last line that was cut short is left out."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_text().split("\n")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def rewind(self, rounds: int) -> list[dict[str, Any]]:
+        """Forget the rounds after the checkpoint, which will be taken again, and return those before."""
+        history = self.history()[:rounds]
+        if len(history) < rounds:
+            raise UsageError(f"{self.path}: metrics.jsonl has {len(history)} rounds, the checkpoint {rounds}")
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in history).encode())
+        return history
+
+    def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
+        metadata = {"about": json.dumps(about)}
+        tensors = {name: w.detach().cpu().contiguous() for name, w in state.flatten().items()}
+        write_whole(self.path / "checkpoint.safetensors", save(tensors, metadata))
+
+    def load_checkpoint(self) -> tuple[State, dict[str, Any]] | None:
+        """The last state and what was said about it, or none when the run never got that far."""
+        path = self.path / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path)
+        if "about" not in metadata:
+            raise UsageError(f"{path}: not a checkpoint of a run")
+        return State.unflatten(tensors), json.loads(metadata["about"])
+
+    def save_model(self, weights: dict[str, Tensor]) -> None:
+        write_whole(self.path / "model.safetensors", save({name: w.contiguous() for name, w in weights.items()}))
+
+    def save_result(self, result: dict[str, Any]) -> None:
+        write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.path / "result.json").read_text())
+        return result
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and metadata of a safetensors file, or one line that says what is wrong with it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path}: cut short or not a safetensors file ({error})") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is either there with all its content or not there."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def free_folder(base: Path) -> Path:
+    """`base`, or the first of base-2, base-3, ... that is not taken."""
+    path, number = base, 1
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path

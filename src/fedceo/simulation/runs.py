@@ -1,0 +1,224 @@
+"""Runs from start to finish: in memory for a notebook, or in a folder that survives being killed.
+
+run = fedceo.run("my.toml", out="runs/mine")     # or an Experiment, or a nested dict
+run.history, run.weights, run.result
+fedceo.load("runs/mine").model
+"""
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
+from fedceo.data import Federation, Source, build_federation, federate
+from fedceo.errors import UsageError
+from fedceo.models import build_model
+from fedceo.simulation.folder import RunFolder, read_tensors
+from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.summary import REGIMES, privacy_rows, privacy_spec, solve_noise, summarise
+from fedceo.training.schedule import Schedule
+
+OnRound = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: the experiment, one record per round, the global model, and the summary.
+
+    Attributes:
+        history: one dict per round; rounds that were evaluated have "test_accuracy" and the like.
+        weights: the global model's parameters after the last round taken.
+        model: the module with those weights, in evaluation mode.
+        result: what result.json holds; accuracies in 0..1, and the privacy rows.
+        finished: whether all rounds were taken.
+        folder: where it lies on disk, if it does.
+    """
+
+    experiment: Experiment
+    history: list[dict[str, Any]]
+    weights: dict[str, Tensor]
+    model: nn.Module
+    result: dict[str, Any]
+    finished: bool
+    folder: Path | None = None
+
+
+def run(
+    experiment: Experiment | str | Path | Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    data: Federation | Source | None = None,
+    model: nn.Module | None = None,
+    on_round: OnRound | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train a federation.
+
+    Args:
+        experiment: an experiment, a nested mapping of one, or the path of an experiment file.
+        out: a new or empty folder for the run's files; without it nothing is written.
+        data: data of your own, instead of what [data] names: a Federation as it is, or a Source to be partitioned as
+            [data] says.
+        model: a module of your own that returns logits, instead of what [model] names.
+        on_round: called with every round's record.
+        should_stop: asked after every round; the run is saved and left unfinished when it says yes.
+    """
+    simulation = _prepare(_as_experiment(experiment), data, model)
+    folder = None if out is None else RunFolder(Path(out))
+    if folder is not None:
+        folder.create(simulation.experiment)
+    return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
+
+
+def resume(
+    path: str | Path,
+    *,
+    data: Federation | Source | None = None,
+    model: nn.Module | None = None,
+    on_round: OnRound | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
+    folder = RunFolder(Path(path))
+    experiment = folder.experiment()
+    if folder.finished:
+        return load(path, model=model)
+    simulation = _prepare(experiment, data, model)
+    saved = folder.load_checkpoint()
+    history, seconds = [], 0.0
+    if saved is None:
+        history = folder.rewind(0)
+    else:
+        state, about = saved
+        if about["identity"] != _identity(simulation):
+            raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+        history = folder.rewind(about["round"])
+        simulation.state = state.placed_like(simulation.state.weights)
+        simulation.round, seconds = about["round"], about["seconds"]
+    return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
+
+
+def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
+    """A finished run from its folder; `model` is needed if it was one of your own."""
+    folder = RunFolder(Path(path))
+    experiment = folder.experiment()
+    if not folder.finished:
+        raise UsageError(f"{path}: the run is unfinished; go on with: fedceo run --resume {path}")
+    weights, _ = read_tensors(folder.path / "model.safetensors")
+    result = folder.result()
+    if model is None:
+        if result["model"] != experiment.model.name:
+            raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
+        model = build_model(experiment.model.name, tuple(result["record_shape"]), result["classes"], 0)
+    model.to(next(iter(weights.values())).dtype)
+    missing = set(dict(model.named_parameters())) ^ set(weights)
+    if missing:
+        raise UsageError(f"{path}: the model does not fit the saved weights, which differ in {sorted(missing)[0]}")
+    model.load_state_dict(weights, strict=False)
+    return Run(experiment, folder.history(), weights, model.eval(), result, True, folder.path)
+
+
+def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
+    if isinstance(given, Experiment):
+        return given
+    return parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
+
+
+def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn.Module | None) -> Simulation:
+    """Everything that can be refused is refused here, before a file is written."""
+    if isinstance(data, Federation):
+        federation = data
+    elif data is not None:
+        federation = federate(data, experiment.data, experiment.seed)
+    else:
+        federation = build_federation(experiment.data, experiment.seed)
+    if model is None:
+        seed = Schedule(experiment.seed).number("model")
+        model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
+        name = experiment.model.name
+    else:
+        name = type(model).__name__
+    noise_multiplier = solve_noise(experiment, federation)
+    privacy_spec(experiment, federation, noise_multiplier)  # what cannot be accounted for is refused
+    return Simulation(experiment, federation, model, name, noise_multiplier)
+
+
+def _carry_on(
+    simulation: Simulation,
+    folder: RunFolder | None,
+    history: list[dict[str, Any]],
+    seconds: float,
+    on_round: OnRound | None,
+    should_stop: Callable[[], bool],
+) -> Run:
+    experiment = simulation.experiment
+    start = time.perf_counter() - seconds
+    stopped = False
+    while simulation.round < experiment.train.rounds and not stopped:
+        record = simulation.step()
+        history.append(record)
+        stopped = should_stop()
+        if folder is not None:
+            folder.append(record)
+            if simulation.round % experiment.checkpoint.every == 0 or stopped:
+                _save(simulation, folder, time.perf_counter() - start)
+        if on_round is not None:
+            on_round(record)
+    finished = simulation.round == experiment.train.rounds
+    result = _result(simulation, history, time.perf_counter() - start)
+    weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
+    if folder is not None and finished:
+        folder.save_model(weights)
+        folder.save_result(result)
+    simulation.model.load_state_dict(weights, strict=False)
+    path = None if folder is None else folder.path
+    return Run(experiment, history, weights, simulation.model.eval(), result, finished, path)
+
+
+def _save(simulation: Simulation, folder: RunFolder, seconds: float) -> None:
+    about = {"round": simulation.round, "seconds": seconds, "identity": _identity(simulation)}
+    folder.save_checkpoint(simulation.state, about)
+
+
+def _identity(simulation: Simulation) -> str:
+    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine."""
+    data = simulation.federation
+    digest = hashlib.sha256(to_toml(simulation.experiment).encode())
+    digest.update(np.ascontiguousarray(data.y.numpy()).tobytes())
+    for places in data.train:
+        digest.update(places.numpy().tobytes())
+    shapes = {name: tuple(w.shape) for name, w in simulation.model.named_parameters()}
+    digest.update(f"{shapes} {simulation.noise_multiplier} {simulation.engine}".encode())
+    return digest.hexdigest()
+
+
+def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    experiment, data = simulation.experiment, simulation.federation
+    rows = privacy_rows(experiment, data, simulation.noise_multiplier)
+    return {
+        "method": experiment.method.name,
+        "data": data.name,
+        "model": simulation.model_name,
+        "regime": REGIMES[experiment.privacy.mechanism],
+        "noise_multiplier": simulation.noise_multiplier,
+        "seed": experiment.seed,
+        "rounds": simulation.round,
+        "seconds": seconds,
+        "accuracy": summarise(history),
+        "privacy": [row.as_dict() for row in rows],
+        "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
+        "clients": data.clients,
+        "record_shape": list(data.shape),
+        "classes": data.classes,
+        "engine": simulation.engine,
+        "device": str(simulation.device),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+    }

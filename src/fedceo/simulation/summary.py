@@ -1,0 +1,80 @@
+"""What a finished run says: accuracies, each named, and the privacy rows."""
+
+from typing import Any
+
+from fedceo.config import Experiment, FedCEO
+from fedceo.data import Federation
+from fedceo.privacy.accounting import Row, Spec, account
+from fedceo.privacy.calibration import calibrate
+
+REGIMES = {
+    "none": "no privacy",
+    "distributed": "user-level, distributed noise",
+    "central": "user-level, central noise",
+    "record": "record-level DP-SGD",
+}
+
+
+def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round."""
+    measured = [r for r in history if "test_accuracy" in r]
+    if not measured:
+        return {"last": None, "best": None, "at_best_validation": None}
+    best = max(measured, key=lambda r: r["test_accuracy"])
+    chosen = [r for r in measured if r["validation_loss"] is not None]
+    by_validation = max(chosen, key=lambda r: r["validation_accuracy"]) if chosen else None
+    return {
+        "last": measured[-1]["test_accuracy"],
+        "best": best["test_accuracy"],
+        "best_round": best["round"],
+        "at_best_validation": by_validation["test_accuracy"] if by_validation else None,
+        "at_best_validation_round": by_validation["round"] if by_validation else None,
+    }
+
+
+def default_delta(clients: int) -> float:
+    """min(1e-5, N^-1.1)."""
+    return min(1e-5, clients**-1.1)
+
+
+def privacy_spec(experiment: Experiment, federation: Federation, noise_multiplier: float) -> Spec:
+    """What the accountant needs to know of a run as planned."""
+    privacy, method, train = experiment.privacy, experiment.method, experiment.train
+    release, interval = "average", None
+    if isinstance(method, FedCEO) and method.restart != "mean":
+        release = "stored" if method.restart == "stored" else "personalised"
+        interval = method.interval
+    records = min(len(places) for places in federation.train)  # fewest records: highest sampling rate
+    per_epoch = -(-records // train.batch_size)
+    is_record = privacy.mechanism == "record"
+    return Spec(
+        clients=federation.clients,
+        cohort=experiment.cohort.size,
+        rounds=train.rounds,
+        noise_multiplier=noise_multiplier,
+        delta=privacy.delta or default_delta(federation.clients),
+        mechanism=privacy.mechanism,
+        sampling=experiment.cohort.sampling,
+        adjacency=privacy.adjacency,
+        release=release,
+        interval=interval,
+        reports=None,
+        record_rate=1 / per_epoch if is_record else None,
+        record_steps=per_epoch * train.local_epochs if is_record else None,
+    )
+
+
+def solve_noise(experiment: Experiment, federation: Federation) -> float:
+    """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
+    privacy = experiment.privacy
+    if privacy.mechanism == "none":
+        return 0.0
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    assert privacy.target_epsilon is not None
+    return calibrate(privacy.target_epsilon, privacy.observer, privacy_spec(experiment, federation, 1.0))
+
+
+def privacy_rows(experiment: Experiment, federation: Federation, noise_multiplier: float) -> list[Row]:
+    """Who learns what, row by row."""
+    return account(privacy_spec(experiment, federation, noise_multiplier))

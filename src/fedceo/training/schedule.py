@@ -1,0 +1,65 @@
+"""Every random choice of a run as a function of (seed, purpose, round, client): randomness is data.
+
+Two engines given the same Schedule take the same batches, dropout masks and noise, whatever order they work in.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PURPOSES = ("model", "cohort", "batches", "dropout", "record noise", "upload noise", "central noise")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The random choices that follow from one seed."""
+
+    seed: int
+
+    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> torch.Generator:
+        """A generator of its own for every purpose, round and client, on the CPU."""
+        return torch.Generator().manual_seed(self.number(purpose, round_, client))
+
+    def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
+        """63 well-mixed bits for the place named."""
+        entropy = np.random.SeedSequence([self.seed, PURPOSES.index(purpose), round_, client])
+        return int(entropy.generate_state(1, np.uint64)[0]) >> 1
+
+    def cohort(self, round_: int, clients: int, size: int, sampling: str) -> list[int]:
+        """The clients of a round, ascending; under Poisson sampling there may be none."""
+        generator = self.generator("cohort", round_)
+        if sampling == "poisson":
+            joins = torch.rand(clients, generator=generator, dtype=torch.float64) < size / clients
+            return joins.nonzero().flatten().tolist()
+        return sorted(torch.randperm(clients, generator=generator)[:size].tolist())
+
+    def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+        """(steps, size) places of records, every epoch a new order; -1 fills the last batch of an epoch."""
+        steps = ceil(records / size)
+        generator = self.generator("batches", round_, client)
+        places = torch.full((epochs, steps * size), -1, dtype=torch.int64)
+        for epoch in range(epochs):
+            places[epoch, :records] = torch.randperm(records, generator=generator)
+        return places.view(epochs * steps, size)
+
+    def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+        """(steps, largest) places of records, each record in each batch with probability 1 / ceil(records / size).
+
+        Rows are filled up with -1; a batch may be empty.
+        """
+        per_epoch = ceil(records / size)
+        generator = self.generator("batches", round_, client)
+        taken = torch.rand(epochs * per_epoch, records, generator=generator) < 1 / per_epoch
+        order = torch.where(taken, torch.arange(records), records).sort(1).values
+        order = order[:, : max(1, int(taken.sum(1).max()))]
+        return torch.where(order < records, order, -1)
+
+    def dropout_masks(
+        self, round_: int, client: int, rows: tuple[int, int], shape: tuple[int, ...], keep: float
+    ) -> Tensor:
+        """(steps, batch, *shape) of 0 and 1 / keep."""
+        generator = self.generator("dropout", round_, client)
+        return torch.empty(*rows, *shape).bernoulli_(keep, generator=generator).mul_(1 / keep)

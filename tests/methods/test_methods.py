@@ -1,0 +1,190 @@
+"""One round by hand equals ours; FedCEO's limits are FedAvg; restarts are as written."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedceo import config
+from fedceo.methods.fedavg import FedAvg
+from fedceo.methods.fedceo import FedCEO
+from fedceo.methods.method import State
+from fedceo.models import build_model, parameters_of
+from fedceo.models.mlp import MLP
+from fedceo.privacy.mechanisms import Mean, Stack
+from fedceo.simulation.rounds import Simulation
+from fedceo.tensors import spectrum
+from fedceo.training.schedule import Schedule
+from tests.small import federation
+
+
+def experiment(method: dict[str, object], **changes: dict[str, object]) -> config.Experiment:
+    table: dict[str, object] = {
+        "data": {"name": "small", "clients": 4},
+        "cohort": {"size": 3},
+        "train": {"rounds": 4, "local_epochs": 2, "batch_size": 4, "server_learning_rate": 0.5},
+        "privacy": {"mechanism": "distributed", "noise_multiplier": 1.0, "clip": 0.7},
+        "evaluation": {"every": 1},
+        "method": method,
+    }
+    for section, fields in changes.items():
+        table[section] = dict(table.get(section, {})) | fields  # type: ignore[call-overload]
+    return config.parse_experiment(table)
+
+
+def simulate(settings: config.Experiment, rounds: int) -> Simulation:
+    model = build_model("mlp", (1, 4, 4), 3, seed=1)
+    simulation = Simulation(settings, federation(), model, "mlp", settings.privacy.noise_multiplier or 0.0)
+    for _ in range(rounds):
+        simulation.step()
+    return simulation
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def test_one_round_of_udp_fedavg_by_hand() -> None:
+    settings = experiment({"name": "fedavg"})
+    ours = simulate(settings, 1)
+
+    data, schedule, start = federation(), Schedule(0), parameters_of(build_model("mlp", (1, 4, 4), 3, seed=1))
+    uploads = []
+    for client in schedule.cohort(1, 4, 3, "fixed"):
+        model = build_model("mlp", (1, 4, 4), 3, seed=1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches = schedule.batches(1, client, len(data.train[client]), 2, 4)
+        masks = schedule.dropout_masks(1, client, tuple(batches.shape), (64,), 0.5)
+        for row, mask in zip(batches, masks, strict=True):
+            at = data.train[client][row[row >= 0]]
+            optimiser.zero_grad()
+            F.cross_entropy(model(data.x[at], mask[: len(at)]), data.y[at]).backward()
+            optimiser.step()
+        delta = torch.cat([(p - start[n]).flatten() for n, p in parameters_of(model).items()])
+        noise = torch.randn(delta.numel(), generator=schedule.generator("upload noise", 1, client)) * 0.7 / 3**0.5
+        uploads.append(delta / max(1.0, float(delta.norm()) / 0.7) + noise)
+    expected = torch.cat([w.flatten() for w in start.values()]) + 0.5 * torch.stack(uploads).mean(0)
+    got = torch.cat([w.flatten() for w in ours.state.weights.values()])
+    assert float((got - expected).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central", "none"])
+def test_fedceo_without_threshold_is_fedavg(mechanism: str) -> None:
+    privacy = {"mechanism": mechanism} | ({"noise_multiplier": None} if mechanism == "none" else {})
+    weak = {"name": "fedceo", "strength": 1e12, "ratio": 1.0, "interval": 2, "restart": "mean"}
+    ceo = simulate(experiment(weak, privacy=privacy), 4)
+    avg = simulate(experiment({"name": "fedavg"}, privacy=privacy), 4)
+    assert distance(ceo.state.weights, avg.state.weights) < 1e-5
+
+
+def stacked(m: int = 5) -> Stack:
+    torch.manual_seed(0)
+    common = parameters_of(MLP((16,), 3))
+    weights = {name: w + 0.05 * torch.randn(m, *w.shape) for name, w in common.items()}
+    return Stack(weights, tuple(range(10, 10 + m)), torch.ones(m, dtype=torch.float64), 0)
+
+
+def above_every_other_frequency(uploads: Stack) -> float:
+    return 1.01 * max(float(spectrum(w.permute(2, 1, 0))[1:].max()) for w in uploads.weights.values())
+
+
+def test_above_every_other_frequency_all_clients_get_the_same() -> None:
+    uploads = stacked()
+    threshold = above_every_other_frequency(uploads)
+    method = FedCEO(config.FedCEO(strength=1 / (2 * threshold), ratio=1.0, interval=1))
+    state, about = method.aggregate(State({}), uploads, 1)
+    assert about["threshold"] == pytest.approx(threshold)
+    starts = method.starts(state, [10, 12, 14, 99], 2)
+    for k in range(4):
+        assert distance({n: w[k] for n, w in starts.items()}, state.weights) < 1e-6
+
+
+@pytest.mark.parametrize("strength", [0.5, 5.0, 50.0])
+def test_the_global_model_does_not_depend_on_the_restart(strength: float) -> None:
+    """mean_k w_hat_k = SVT(mean, threshold / m): what makes restart = "mean" post-processing of the mean."""
+    uploads = stacked()
+    settings = {"strength": strength, "interval": 1}
+    own, _ = FedCEO(config.FedCEO(restart="own", **settings)).aggregate(State({}), uploads, 1)
+    mean, _ = FedCEO(config.FedCEO(restart="mean", **settings)).aggregate(State({}), uploads, 1)
+    alone, _ = FedCEO(config.FedCEO(restart="mean", **settings)).aggregate(State({}), Mean(uploads.mean(), 5.0, 0), 1)
+    assert distance(own.weights, mean.weights) < 1e-5
+    assert distance(alone.weights, mean.weights) < 1e-6
+    assert not mean.personal
+
+
+def test_the_threshold_grows_as_the_paper_says() -> None:
+    method = FedCEO(config.FedCEO(strength=0.6, ratio=1.04, interval=10))
+    for t in (10, 20, 300):
+        _, about = method.aggregate(State({}), stacked(), t)
+        assert about["threshold"] == pytest.approx(1.04 ** (t / 10) / 1.2)
+    _, about = method.aggregate(State({}), stacked(), 11)
+    assert about == {"smoothed": False}
+
+
+def test_restarts() -> None:
+    """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
+    uploads = stacked()
+    for restart in ("own", "slot", "stored", "mean"):
+        method = FedCEO(config.FedCEO(restart=restart, interval=2, strength=5.0))
+        state, _ = method.aggregate(State({}), uploads, 2)
+        starts = method.starts(state, [3, 11, 14], 3)["input.weight"]
+        mean = state.weights["input.weight"]
+        smoothed = dict(state.personal)
+        if restart == "mean":
+            assert all(torch.equal(start, mean) for start in starts)
+            continue
+        if restart == "slot":
+            assert all(torch.equal(starts[i], smoothed[i]["input.weight"]) for i in range(3))
+        else:
+            assert torch.equal(starts[0], mean)
+            assert torch.equal(starts[1], smoothed[11]["input.weight"])
+            assert torch.equal(starts[2], smoothed[14]["input.weight"])
+        later, _ = method.aggregate(state, uploads, 3)
+        assert torch.equal(method.starts(later, [11], 4)["input.weight"][0], later.weights["input.weight"])
+        assert bool(later.personal) == (restart == "stored"), "only stored models outlive the round"
+
+
+def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
+    method = FedCEO(config.FedCEO(restart="stored", interval=5, strength=5.0))
+    uploads = stacked()
+    state, _ = method.aggregate(State({}), uploads, 1)
+    assert torch.equal(state.personal[12]["input.weight"], uploads.weights["input.weight"][2])
+    assert torch.equal(method.starts(state, [12], 6)["input.weight"][0], uploads.weights["input.weight"][2])
+
+
+def test_only_the_chosen_layers_are_smoothed() -> None:
+    uploads = stacked()
+    state, _ = FedCEO(config.FedCEO(layers="last 1", interval=1, strength=0.5)).aggregate(State({}), uploads, 1)
+    assert torch.allclose(state.weights["input.weight"], uploads.weights["input.weight"].mean(0), atol=1e-6)
+    assert not torch.allclose(state.weights["hidden.weight"], uploads.weights["hidden.weight"].mean(0), atol=1e-3)
+
+
+def test_server_optimisers() -> None:
+    uploads = stacked()
+    start = State({name: torch.zeros_like(w[0]) for name, w in uploads.weights.items()})
+    update = {name: w.mean(0) / 0.5 for name, w in uploads.weights.items()}
+    momentum, _ = FedAvg("momentum", 0.5).aggregate(start, uploads, 1)
+    assert distance(momentum.weights, {n: 0.5 * u for n, u in update.items()}) < 1e-6
+    again, _ = FedAvg("momentum", 0.5).aggregate(momentum, uploads, 2)
+    moved = {n: (uploads.mean()[n] - momentum.weights[n]) / 0.5 for n in update}
+    expected = {n: momentum.weights[n] + 0.5 * (0.9 * update[n] + moved[n]) for n in update}
+    assert distance(again.weights, expected) < 1e-5
+    adam, _ = FedAvg("adam", 0.1).aggregate(start, uploads, 1)
+    step = {n: w.mean(0) / 0.1 for n, w in uploads.weights.items()}
+    assert distance(adam.weights, {n: 0.1 * s / (s.abs() + 1e-3) for n, s in step.items()}) < 1e-5
+
+
+def test_records_weigh_the_mean_where_asked() -> None:
+    uploads = stacked(2)
+    weighted = Stack(uploads.weights, uploads.clients, torch.tensor([1.0, 3.0], dtype=torch.float64), 0)
+    expected = {n: 0.25 * w[0] + 0.75 * w[1] for n, w in uploads.weights.items()}
+    assert distance(weighted.mean(), expected) < 1e-6
+
+
+def test_state_travels_through_a_file_and_back() -> None:
+    state, _ = FedCEO(config.FedCEO(interval=1)).aggregate(State({}), stacked(), 1)
+    state = State(state.weights, state.personal, {"first": state.weights})
+    back = State.unflatten(state.flatten())
+    assert distance(back.weights, state.weights) == 0
+    assert back.personal.keys() == state.personal.keys()
+    assert distance(back.server["first"], state.server["first"]) == 0

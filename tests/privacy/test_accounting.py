@@ -1,0 +1,470 @@
+"""Every number of the specification (N=100, K=10, T=300, delta=1e-5), other accountants, and what must always hold."""
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedceo.errors import UsageError
+from fedceo.privacy.accounting import Row, Spec, account
+from fedceo.privacy.sampled_pld import (
+    Round,
+    averages_epsilon,
+    drawn_gaussian_epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
+    personalised_epsilon,
+)
+
+DELTA = 1e-5
+SIGMAS = (1.0, 1.5, 2.0)
+
+
+def spec(sigma: float = 1.0, mechanism: str = "distributed", **fields: Any) -> Spec:
+    plan = {"clients": 100, "cohort": 10, "rounds": 300, "delta": DELTA, **fields}
+    return Spec(noise_multiplier=sigma, mechanism=mechanism, **plan)
+
+
+def rows(asked: Spec) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for row in account(asked):
+        found.setdefault(row.observer, row)
+    return found
+
+
+def epsilon(asked: Spec, observer: str = "outsider") -> float:
+    found = rows(asked)[observer].epsilon
+    assert found is not None
+    return found
+
+
+def poisson(multiplier: float, rate: float = 0.1, rounds: int = 300, adjacency: str = "zero-out") -> float:
+    return averages_epsilon(Round.of(rate, multiplier, adjacency, hidden_size=True), rounds, DELTA)
+
+
+def by_sigma(*wanted: float) -> list[tuple[float, float]]:
+    return list(zip(SIGMAS, wanted, strict=True))
+
+
+def one_percent(value: float) -> Any:
+    return pytest.approx(value, rel=0.01)
+
+
+# The specification's table
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(5.88, 3.92, 2.94))
+def test_paper_row_is_its_closed_form(sigma: float, wanted: float) -> None:
+    row = rows(spec(sigma))["paper"]
+    assert row.epsilon == one_percent(wanted)
+    assert "paper" in row.accountant and "no guarantee" in row.assumption
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+@pytest.mark.parametrize("sigma, wanted", by_sigma(12.40, 6.29, 4.18))
+def test_poisson_cohorts_with_central_noise(sigma: float, wanted: float, adjacency: str) -> None:
+    found = rows(spec(sigma, "central", sampling="poisson", adjacency=adjacency))
+    assert found["outsider"].epsilon == one_percent(wanted)
+    assert found["outsider"].sampling == "poisson"
+    assert found["participant"].epsilon == found["outsider"].epsilon  # central noise has no shares to know
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(20.5, 11.9, 8.3))
+def test_poisson_cohorts_replace_one(sigma: float, wanted: float) -> None:
+    assert epsilon(spec(sigma, "central", sampling="poisson", adjacency="replace-one")) == one_percent(wanted)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(13.70, 6.82, 4.49))
+def test_own_share_known_under_poisson(sigma: float, wanted: float) -> None:
+    assert poisson(sigma * math.sqrt(0.9)) == one_percent(wanted)
+
+
+@pytest.mark.parametrize("reports, wanted", [(9, 13.7), (7, 17.6), (5, 25.2), (3, 45.9), (1, 184)])
+def test_missing_reports_under_poisson(reports: int, wanted: float) -> None:
+    assert poisson(math.sqrt(reports / 10)) == one_percent(wanted)
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central"])
+@pytest.mark.parametrize("sigma, wanted", by_sigma(52.2, 18.8, 9.8))
+def test_fixed_size_zero_out(sigma: float, wanted: float, mechanism: str) -> None:
+    assert epsilon(spec(sigma, mechanism)) == one_percent(wanted)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(65.9, 25.9, 14.5))
+def test_fixed_size_replace_one(sigma: float, wanted: float) -> None:
+    assert epsilon(spec(sigma, adjacency="replace-one")) == one_percent(wanted)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(57.4, 22.2, 12.4))
+def test_fixed_size_add_remove_is_poisson_at_half_the_noise(sigma: float, wanted: float) -> None:
+    found = epsilon(spec(sigma, adjacency="add-remove"))
+    assert found == one_percent(wanted)
+    assert found == pytest.approx(poisson(sigma / 2), rel=1e-4)
+
+
+def test_fixed_size_one_round_replace_one_is_exact() -> None:
+    unsampled = gaussian_epsilon(2.0, DELTA / 0.1)
+    assert epsilon(spec(rounds=1, adjacency="replace-one")) == pytest.approx(
+        math.log1p(0.1 * math.expm1(unsampled)), rel=1e-4
+    )
+    assert epsilon(spec(rounds=1, adjacency="replace-one")) == one_percent(6.576)
+
+
+@pytest.mark.parametrize(
+    "fields, wanted",
+    [
+        ({"participations": 1}, (17.9, 10.7, 7.5)),
+        ({"participations": 1, "adjacency": "replace-one"}, (46.2, 26.2, 17.9)),
+        ({}, (223, 115, 73.6)),
+        ({"adjacency": "replace-one"}, (747, 364, 223)),
+        ({"participation_cap": 54}, (368, 185, 116)),
+        ({"participations": 300}, (1733, 822, 491)),
+    ],
+)
+def test_server_composes_uploads(fields: dict[str, Any], wanted: tuple[float, ...]) -> None:
+    assert [epsilon(spec(sigma, **fields), "server") for sigma in SIGMAS] == [one_percent(w) for w in wanted]
+
+
+def test_server_row_says_what_its_count_is() -> None:
+    mean, known, capped = (
+        rows(s)["server"].assumption for s in (spec(), spec(participations=41), spec(participation_cap=54))
+    )
+    assert "30 uploads, the mean" in mean and "300.8" in mean
+    assert "41 uploads, the most" in known
+    assert "54 uploads, the cap" in capped
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(301, 146, 89.9))
+def test_server_over_the_draw_of_cohorts(sigma: float, wanted: float) -> None:
+    assert drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA) == one_percent(wanted)
+
+
+@pytest.mark.parametrize(
+    "sigma, interval, wanted",
+    [(1.0, 15, 63.4), (1.5, 10, 39.1), (2.0, 10, 25.2), (1.0, 30, 47.6), (1.5, 20, 29.0), (2.0, 20, 18.9)],
+)
+def test_personalised_with_poisson_averages(sigma: float, interval: int, wanted: float) -> None:
+    multiplier = sigma * math.sqrt(0.9)
+    average = Round.of(0.1, multiplier, "zero-out", hidden_size=True)
+    after = Round.of(1.0, multiplier, "zero-out")
+    found = personalised_epsilon(average, after, 0.1, math.sqrt(10) / sigma, 300, interval, DELTA)
+    assert found == one_percent(wanted)
+
+
+def test_personalised_product_is_the_sum_of_the_specification() -> None:
+    """delta(eps) = sum over m, j of Bin(m; T/I, q) Bin(j; m, q) delta[A^(T - T/I - m) o Gaussian(m, j)], literally."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    sigma, rounds, interval, q, step = 2.0, 12, 4, 0.25, 1e-3
+    smoothings, multiplier = rounds // interval, sigma * math.sqrt(0.75)
+    average = pld.from_gaussian_mechanism(multiplier, sampling_prob=q, value_discretization_interval=step)
+    found = personalised_epsilon(
+        Round.of(q, multiplier, "zero-out", hidden_size=True),
+        Round.of(1.0, multiplier, "zero-out"),
+        q,
+        math.sqrt(4) / sigma,
+        rounds,
+        interval,
+        DELTA,
+    )
+    delta = 0.0
+    for m in range(smoothings + 1):
+        averages = average.self_compose(rounds - smoothings - m)
+        for j in range(m + 1):
+            weight = stats.binom.pmf(m, smoothings, q) * stats.binom.pmf(j, m, q)
+            whole = averages
+            if m:
+                mu = math.sqrt(m * 4 / sigma**2 + j / multiplier**2)
+                whole = averages.compose(pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=step))
+            delta += weight * whole.get_delta_for_epsilon(found)
+    assert delta == pytest.approx(DELTA, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "rate, steps, participations, wanted",
+    [
+        (1 / 7, 210, 1, (15.16, 7.76, 5.15)),
+        (1 / 7, 210, 30, (151, 69.1, 42.8)),
+        (1 / 7, 210, 56, (251, 111, 67.4)),
+        (1 / 7, 210, 300, (1087, 447, 256)),
+        (1 / 16, 480, 1, (9.45, 4.76, 3.18)),
+        (1 / 16, 480, 30, (84.5, 38.6, 24.4)),
+        (1 / 16, 480, 56, (137, 60.5, 37.3)),
+        (1 / 16, 480, 300, (560, 227, 132)),
+    ],
+)
+def test_records(rate: float, steps: int, participations: int, wanted: tuple[float, ...]) -> None:
+    for sigma, value in zip(SIGMAS, wanted, strict=True):
+        asked = spec(sigma, "record", record_rate=rate, record_steps=steps, participations=participations)
+        assert epsilon(asked, "server") == one_percent(value)
+
+
+def test_record_rows_for_each_count_and_none_for_users() -> None:
+    found = account(spec(1.0, "record", record_rate=1 / 7, record_steps=210, participation_cap=60))
+    server = [row for row in found if row.observer == "server"]
+    assert [row.unit for row in server] == ["record"] * 3
+    for row, words in zip(
+        server, ("60 participations, the cap", "30 participations, the mean", "54 part"), strict=True
+    ):
+        assert words in row.assumption
+    assert [row.epsilon for row in found if row.unit == "user"] == [None]
+    assert {row.epsilon for row in found if row.observer in ("outsider", "participant") and row.unit == "record"} == {
+        server[0].epsilon
+    }
+
+
+# Other accountants, other ways
+
+
+def test_opacus_agrees_on_its_own_case() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import PRVAccountant
+
+        for sigma, wanted in zip(SIGMAS, (15.17, 7.77, 5.16), strict=True):
+            accountant = PRVAccountant()
+            accountant.history = [(sigma, 1 / 7, 210)]
+            theirs = accountant.get_epsilon(delta=DELTA)
+            assert theirs == one_percent(wanted)
+            assert poisson(sigma, 1 / 7, 210) == one_percent(theirs)
+
+
+def test_dp_accounting_forgets_the_factor_two_in_rdp_but_not_in_pld() -> None:
+    """google/differential-privacy issue 378. When this fails the trap is mended: RDP must then not be halved by us."""
+    import dp_accounting as dp
+
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    rdp = dp.rdp.RdpAccountant(neighboring_relation=relation).compose(dp.GaussianDpEvent(1.0)).get_epsilon(DELTA)
+    pld = dp.pld.PLDAccountant(relation).compose(dp.GaussianDpEvent(1.0)).get_epsilon(DELTA)
+    assert rdp == one_percent(4.73)
+    assert pld == one_percent(10.00)
+    assert gaussian_epsilon(2.0, DELTA) == pytest.approx(pld, rel=1e-3)
+
+
+def rdp(event: Any, relation: str = "ADD_OR_REMOVE_ONE", orders: Any = None) -> float:
+    import dp_accounting as dp
+
+    return float(dp.rdp.RdpAccountant(orders, dp.NeighboringRelation[relation]).compose(event).get_epsilon(DELTA))
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(13.71, 6.87, 4.56))
+def test_rdp_bounds_the_poisson_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(sigma)), 300)
+    assert rdp(event) == one_percent(wanted)
+    assert poisson(sigma) < rdp(event)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(231.6, 43.7, 26.0))
+def test_rdp_and_the_library_bound_the_fixed_size_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    half = dp.GaussianDpEvent(sigma / 2)  # see the trap above
+    event = dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(100, 10, half), 300)
+    assert rdp(event, "REPLACE_ONE") == one_percent(wanted)
+    truncated = dp.TruncatedSubsampledGaussianDpEvent(100, 1.0, 10, sigma)
+    accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE, 1e-3)
+    library = accountant.compose(dp.SelfComposedDpEvent(truncated, 300)).get_epsilon(DELTA)
+    assert library == one_percent({1.0: 72.1, 1.5: 32.4, 2.0: 20.5}[sigma])
+    assert epsilon(spec(sigma, adjacency="replace-one")) < min(library, rdp(event, "REPLACE_ONE"))
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(231, 120, 77.4))
+def test_rdp_bounds_the_server_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    event = dp.GaussianDpEvent(sigma / math.sqrt(300))
+    assert rdp(event) == one_percent(wanted)
+    assert epsilon(spec(sigma), "server") < rdp(event)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(30.7, 12.6, 6.9))
+def test_fixed_size_zero_out_bound_is_above_a_concrete_federation(sigma: float, wanted: float) -> None:
+    """All others upload -C, the client +C or 0: the sums are mixtures with centres 0, C and 2C."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    step, grid = 1e-4, np.linspace(-12 * sigma, 12 * sigma + 2, 1_000_001)
+    out, zeroed, full = (stats.norm.pdf(grid, centre, sigma) for centre in (0, 1, 2))
+    upper, lower = 0.9 * out + 0.1 * full, 0.9 * out + 0.1 * zeroed
+    losses = np.ceil(np.log(upper / lower) / step).astype(int)
+    lowest = int(losses.min())
+    masses = np.bincount(losses - lowest, upper * (grid[1] - grid[0]))
+    pmf = {k + lowest: float(mass) for k, mass in enumerate(masses)}
+    attained = PrivacyLossDistribution.create_from_rounded_probability(pmf, 0.0, step).self_compose(300)
+    found = attained.get_epsilon_for_delta(DELTA)
+    assert found == one_percent(wanted)
+    assert found < epsilon(spec(sigma))
+
+
+def test_gaussian_closed_form_inverts() -> None:
+    for mu in (0.01, 1.0, 30.0, 300.0):
+        for delta in (1e-3, 1e-5, 1e-9):
+            assert gaussian_delta(mu, gaussian_epsilon(mu, delta)) == pytest.approx(delta, rel=1e-4) or mu == 0.01
+
+
+def test_whole_cohort_is_closed_form() -> None:
+    asked = spec(2.0, "central", cohort=100)
+    found = rows(asked)["outsider"]
+    assert found.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(300) / 2, DELTA))
+    assert (found.accountant, found.sampling) == ("Gaussian, closed form", "none")
+    assert epsilon(replace(asked, adjacency="replace-one")) == pytest.approx(gaussian_epsilon(math.sqrt(300), DELTA))
+    assert epsilon(replace(asked, adjacency="add-remove")) == found.epsilon
+    known = replace(asked, mechanism="distributed")
+    assert epsilon(known, "participant") == pytest.approx(gaussian_epsilon(math.sqrt(300 / 0.99) / 2, DELTA))
+    assert epsilon(known, "server") == pytest.approx(gaussian_epsilon(math.sqrt(300 * 100) / 2, DELTA))
+
+
+def test_nearly_the_whole_cohort_is_near_the_closed_form() -> None:
+    asked = spec(3.0, cohort=999, clients=1000, rounds=20)
+    assert epsilon(asked) == pytest.approx(epsilon(replace(asked, cohort=1000)), rel=0.05)
+
+
+def test_personalised_whole_cohort_and_every_round() -> None:
+    whole = spec(20.0, cohort=100, release="personalised", interval=15)
+    mu = math.sqrt(20 * 100 + 280 / 0.99) / 20
+    assert epsilon(whole, "client") == pytest.approx(gaussian_epsilon(mu, DELTA))
+    every = spec(2.0, release="personalised", interval=1)
+    assert epsilon(every, "client") == pytest.approx(
+        drawn_gaussian_epsilon(math.sqrt(10) / 2, 0.1, 300, DELTA), rel=1e-3
+    )
+
+
+# What the rows promise
+
+
+def test_personalised_release_gives_everybody_the_clients_row() -> None:
+    found = rows(spec(release="personalised", interval=15))
+    assert found["outsider"].epsilon == found["participant"].epsilon == found["client"].epsilon
+    assert found["client"].epsilon > epsilon(spec())
+    assert found["client"].epsilon < drawn_gaussian_epsilon(math.sqrt(10), 0.1, 300, DELTA)
+
+
+def test_stored_release_leaves_only_the_server() -> None:
+    found = rows(spec(release="stored"))
+    assert {o for o, row in found.items() if row.epsilon is not None} == {"server", "paper"}
+    assert "server's row" in found["client"].assumption
+
+
+def test_no_mechanism_no_noise_no_epsilon() -> None:
+    for asked in (spec(mechanism="none"), spec(0.0), spec(0.0, "record", record_rate=0.1, record_steps=10)):
+        assert all(row.epsilon is None and row.assumption for row in account(asked))
+
+
+def test_central_noise_does_not_cover_the_server_nor_personal_models() -> None:
+    assert rows(spec(mechanism="central"))["server"].epsilon is None
+    found = rows(spec(mechanism="central", release="personalised", interval=10))
+    assert found["client"].epsilon is None and "bare uploads" in found["client"].assumption
+
+
+def test_presence_that_shows_has_no_add_remove_row() -> None:
+    assert rows(spec(adjacency="add-remove"))["server"].epsilon is None
+    assert rows(spec(adjacency="add-remove", sampling="poisson"))["outsider"].epsilon is None
+    assert rows(spec(adjacency="add-remove", cohort=100))["outsider"].epsilon is None
+    assert rows(spec(adjacency="add-remove", release="personalised", interval=5))["client"].epsilon is None
+
+
+def test_distributed_noise_never_gets_the_poisson_row() -> None:
+    for sigma in SIGMAS:
+        found = rows(spec(sigma, sampling="poisson"))["outsider"]
+        assert found.epsilon is not None and found.epsilon > epsilon(spec(sigma)) > poisson(sigma)
+        assert "number of reports shows" in found.assumption
+
+
+def test_missing_reports_cost_under_distributed_noise_only() -> None:
+    assert epsilon(spec(2.0, reports=7)) == pytest.approx(epsilon(spec(2.0 * math.sqrt(0.7))), rel=1e-9)
+    assert epsilon(spec(2.0, sampling="poisson", reports=7)) > epsilon(spec(2.0, sampling="poisson"))
+    assert epsilon(spec(2.0, "central", reports=7)) == epsilon(spec(2.0, "central"))
+    assert epsilon(spec(2.0, reports=7), "server") == epsilon(spec(2.0), "server")
+
+
+def test_a_lone_member_hides_nothing_from_itself() -> None:
+    """With K = 1 a participant is in alone or not at all, so that it is an outsider to the N - 1 others."""
+    found = epsilon(spec(cohort=1, clients=101, rounds=30), "participant")
+    assert found == pytest.approx(epsilon(spec(cohort=1, clients=100, rounds=30)), rel=1e-6)
+
+
+def test_large_epsilons_say_that_they_mean_little() -> None:
+    found = rows(spec())
+    assert found["outsider"].assumption.endswith("means that the guarantee means little")
+    assert "little" not in rows(spec(2.0))["outsider"].assumption
+
+
+def test_rows_are_plain_data() -> None:
+    row = rows(spec(participations=30))["server"]
+    assert list(row.as_dict()) == [
+        "observer", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "assumption"
+    ]  # fmt: skip
+    assert row.as_dict()["epsilon"] == row.epsilon
+
+
+def test_hardly_any_noise_is_bounded_in_closed_form_and_says_so() -> None:
+    for fields in ({}, {"sampling": "poisson"}, {"release": "personalised", "interval": 10}):
+        row = rows(spec(0.05, **fields))["outsider"]
+        assert row.epsilon is not None and row.epsilon > 1000
+        assert "memberships told" in row.accountant
+
+
+@settings(max_examples=15)
+@given(
+    sigma=st.floats(1.0, 8.0),
+    cohort=st.integers(1, 60),
+    rounds=st.integers(1, 200),
+    fields=st.sampled_from(
+        [
+            {"mechanism": "distributed"},
+            {"mechanism": "distributed", "adjacency": "replace-one"},
+            {"mechanism": "distributed", "adjacency": "add-remove"},
+            {"mechanism": "central", "sampling": "poisson"},
+            {"mechanism": "distributed", "release": "personalised", "interval": 5},
+        ]
+    ),
+)
+def test_monotone(sigma: float, cohort: int, rounds: int, fields: dict[str, Any]) -> None:
+    """More noise costs less, more rounds and a smaller delta cost more, a participant sees no less than an outsider."""
+    asked = spec(sigma, cohort=cohort, rounds=rounds, **fields)
+    here = epsilon(asked)
+    assert epsilon(replace(asked, noise_multiplier=1.2 * sigma)) <= here + 1e-6
+    assert epsilon(replace(asked, rounds=rounds + 20)) >= here - 1e-6
+    assert epsilon(replace(asked, delta=DELTA / 10)) >= here
+    assert epsilon(asked, "participant") >= here * (1 - 1e-3)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"delta": 0.01}, "1/N"),
+        ({"delta": 0.5}, "1/N"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"cohort": 101}, "more than the 100 clients"),
+        ({"cohort": 0}, "cohort: 0"),
+        ({"rounds": 0}, "rounds: 0"),
+        ({"sigma": -1.0}, "noise_multiplier: -1"),
+        ({"sigma": math.inf}, "noise_multiplier: inf"),
+        ({"mechanism": "local"}, "expected one of none, distributed"),
+        ({"sampling": "round-robin"}, "sampling"),
+        ({"adjacency": "edit"}, "adjacency"),
+        ({"release": "all"}, "release"),
+        ({"release": "personalised"}, "interval"),
+        ({"release": "personalised", "interval": 0}, "interval: 0"),
+        ({"reports": 11}, "reports: 11"),
+        ({"reports": 0}, "reports: 0"),
+        ({"participations": 301}, "participations: 301"),
+        ({"participation_cap": 0}, "participation_cap: 0"),
+        ({"mechanism": "record"}, "record_rate"),
+        ({"mechanism": "record", "record_rate": 1.5, "record_steps": 1}, "record_rate: 1.5"),
+    ],
+)
+def test_bad_input_is_refused_with_its_field(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        spec(**fields)

@@ -1,0 +1,266 @@
+"""Runs: repeatable, resumable, refused before anything is written."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedceo
+from fedceo.errors import UsageError
+from tests.small import SmallConv, federation
+
+TABLE: dict[str, Any] = {
+    "data": {"name": "digits", "clients": 30},
+    "cohort": {"size": 6},
+    "train": {"rounds": 12, "local_epochs": 1, "batch_size": 16},
+    "privacy": {"mechanism": "distributed", "noise_multiplier": 0.5},
+    "method": {"name": "fedceo", "interval": 4, "strength": 5.0},
+    "evaluation": {"every": 3},
+    "checkpoint": {"every": 5},
+}
+
+
+def changed(**sections: dict[str, Any]) -> dict[str, Any]:
+    return TABLE | {name: TABLE.get(name, {}) | fields for name, fields in sections.items()}
+
+
+def same_weights(a: fedceo.Run, b: fedceo.Run) -> bool:
+    return all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
+
+
+def test_a_run_in_memory() -> None:
+    run = fedceo.run(TABLE)
+    assert run.finished and run.folder is None
+    assert [record["round"] for record in run.history] == list(range(1, 13))
+    assert [r["round"] for r in run.history if "test_accuracy" in r] == [3, 6, 9, 12]
+    assert [r["round"] for r in run.history if r["smoothed"]] == [4, 8, 12]
+    accuracy = run.result["accuracy"]
+    assert accuracy["last"] == run.history[-1]["test_accuracy"]
+    assert accuracy["best"] == max(r["test_accuracy"] for r in run.history if "test_accuracy" in r)
+    assert len(run.history[-1]["test_accuracy_per_class"]) == 10
+    assert {"outsider", "server"} <= {row["observer"] for row in run.result["privacy"]}
+    assert isinstance(run.model, nn.Module) and not run.model.training
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_same_seed_same_result(engine: str) -> None:
+    table = changed(train={"engine": engine, "rounds": 4})
+    one, two = fedceo.run(table), fedceo.run(table)
+    assert same_weights(one, two) and one.history == two.history
+    assert not same_weights(one, fedceo.run(table | {"seed": 1}))
+
+
+def test_same_result_in_another_process_and_nearly_with_other_threads(tmp_path: Path) -> None:
+    here = fedceo.run(TABLE)
+    code = (
+        "import json, sys, torch, fedceo\n"
+        "torch.set_num_threads(int(sys.argv[3]))\n"
+        "fedceo.run(json.loads(sys.argv[1]), out=sys.argv[2])\n"
+    )
+    for threads in (torch.get_num_threads(), 1):
+        out = tmp_path / str(threads)
+        subprocess.run([sys.executable, "-c", code, json.dumps(TABLE), str(out), str(threads)], check=True)
+        there = fedceo.load(out)
+        if threads == torch.get_num_threads():
+            assert same_weights(here, there)
+        assert all(torch.allclose(here.weights[n], there.weights[n], atol=1e-4) for n in here.weights)
+
+
+@pytest.mark.parametrize("mechanism", ["none", "distributed", "central", "record"])
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_every_mechanism_and_sampling_runs(mechanism: str, sampling: str) -> None:
+    privacy = {"mechanism": mechanism} | ({} if mechanism == "none" else {"noise_multiplier": 0.3})
+    table = TABLE | {
+        "privacy": privacy,
+        "cohort": {"size": 2, "sampling": sampling},
+        "method": {"name": "fedavg"},
+        "train": TABLE["train"] | {"rounds": 6},
+    }
+    run = fedceo.run(table)
+    assert run.finished
+    assert (run.result["noise_multiplier"] == 0.0) == (mechanism == "none")
+    assert run.result["regime"]
+
+
+def test_an_empty_cohort_leaves_the_model_as_it_was() -> None:
+    table = changed(cohort={"size": 1, "sampling": "poisson"}, train={"rounds": 8}, method={"interval": 1})
+    sizes = [record["reports"] for record in fedceo.run(table | {"seed": 5}).history]
+    assert 0 in sizes, "choose a seed with an empty round"
+
+
+def test_folder_and_load(tmp_path: Path) -> None:
+    run = fedceo.run(TABLE, out=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"}
+    back = fedceo.load(tmp_path / "run")
+    assert same_weights(run, back) and back.history == run.history
+    x = torch.rand(5, 1, 8, 8)
+    assert torch.equal(back.model(x), run.model(x))
+    assert set(back.model.state_dict()) == {"input.weight", "hidden.weight"}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == run.history
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 5, 11])
+def test_stopped_and_resumed_is_the_same_as_never_stopped(tmp_path: Path, stop_after: int) -> None:
+    whole = fedceo.run(TABLE, out=tmp_path / "whole")
+    seen: list[int] = []
+    part = fedceo.run(
+        TABLE,
+        out=tmp_path / "part",
+        on_round=lambda record: seen.append(record["round"]),
+        should_stop=lambda: len(seen) + 1 >= stop_after,
+    )
+    assert not part.finished and len(part.history) == stop_after
+    with pytest.raises(UsageError, match=r"unfinished; go on with: fedceo run --resume"):
+        fedceo.load(tmp_path / "part")
+    ended = fedceo.resume(tmp_path / "part")
+    assert ended.finished and same_weights(whole, ended) and ended.history == whole.history
+    assert (tmp_path / "part" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert fedceo.resume(tmp_path / "part").finished, "resuming a finished run gives it back"
+
+
+def kill_and_resume(tmp_path: Path, kills: int) -> None:
+    """Kill the program at random moments until it ends; compare with a run that was left alone."""
+    table = changed(train={"rounds": 40, "local_epochs": 2}, checkpoint={"every": 2})
+    whole = fedceo.run(table, out=tmp_path / "whole")
+    start = "import json, sys, fedceo; fedceo.run(json.loads(sys.argv[1]), out=sys.argv[2])"
+    go_on = "import sys, fedceo; fedceo.resume(sys.argv[2])"
+    rng = np.random.default_rng(0)
+    out = tmp_path / "killed"
+    killed = 0
+    for attempt in range(3 * kills):
+        code = go_on if (out / "experiment.toml").exists() else start
+        process = subprocess.Popen([sys.executable, "-c", code, json.dumps(table), str(out)], stderr=subprocess.PIPE)
+        if killed < kills:
+            # Wait until it is at work, then a random while: most moments of a round are hit sooner or later.
+            before = len((out / "metrics.jsonl").read_text().splitlines()) if (out / "metrics.jsonl").exists() else 0
+            while process.poll() is None:
+                lines = (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else []
+                if len(lines) != before or attempt == 0:
+                    break
+                time.sleep(0.005)
+            time.sleep(float(rng.uniform(0, 0.1)))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+        _, error = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), error.decode()
+        if (out / "result.json").exists():
+            break
+    ended = fedceo.resume(out)
+    assert killed > 0 and ended.finished
+    assert same_weights(whole, ended) and ended.history == whole.history
+
+
+def test_killed_three_times(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, 20)
+
+
+def test_a_model_and_data_of_your_own() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=300)
+    x = (rng.normal(size=(300, 1, 4, 4)) + y[:, None, None, None]).astype(np.float32)
+    source = fedceo.from_arrays(x, y, client=rng.integers(12, size=300))
+    table = changed(
+        data={"name": "mine", "partition": "natural"}, privacy={"noise_multiplier": 0.05}, train={"local_epochs": 10}
+    )
+    del table["data"]["clients"]
+    torch.manual_seed(0)
+    run = fedceo.run(table | {"method": {"name": "fedavg"}}, data=source, model=SmallConv())
+    assert run.result["model"] == "SmallConv" and run.result["clients"] == 12
+    assert run.result["accuracy"]["last"] > 0.6
+
+
+def test_a_model_of_your_own_is_asked_for_when_loading(tmp_path: Path) -> None:
+    table = changed(data={"name": "small", "clients": 4}, cohort={"size": 2})
+    fedceo.run(table, out=tmp_path / "run", data=federation(), model=SmallConv())
+    with pytest.raises(UsageError, match="with a model of your own, SmallConv; pass it as model="):
+        fedceo.load(tmp_path / "run")
+    assert isinstance(fedceo.load(tmp_path / "run", model=SmallConv()).model, SmallConv)
+
+
+class Exploding(nn.Module):
+    """Gives NaN for client data with a negative first pixel, as a diverged client would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.fc(x) / (x[:, :1] > -1.0).to(x.dtype)
+
+
+def test_a_nan_update_is_counted_and_never_poisons_the_model() -> None:
+    table = changed(data={"name": "small", "clients": 4}, cohort={"size": 4}, train={"rounds": 3})
+    run = fedceo.run(table, data=federation(), model=Exploding())
+    assert run.result["nonfinite_updates"] > 0
+    assert all(bool(torch.isfinite(w).all()) for w in run.weights.values())
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"data": {"name": "digitz"}}, "digitz"),
+        ({"data": {"clients": 5000}}, "client"),
+        ({"model": {"name": "lenet"}}, "unknown model 'lenet', did you mean lenet5"),
+        ({"model": {"name": "lenet5"}}, "lenet5 takes images of at least 16x16"),
+        ({"train": {"device": "tpu"}}, "train.device"),
+        ({"method": {"layers": ["outputs"]}}, "method.layers"),
+        ({"privacy": {"delta": 0.5}}, "delta"),
+    ],
+)
+def test_refused_before_anything_is_written(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        fedceo.run(changed(**change), out=tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    short = changed(train={"rounds": 2})
+    fedceo.run(short, out=tmp_path / "run")
+    before = (tmp_path / "run" / "result.json").read_bytes()
+    with pytest.raises(UsageError, match="holds a run already"):
+        fedceo.run(short, out=tmp_path / "run")
+    assert (tmp_path / "run" / "result.json").read_bytes() == before
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not an empty folder"):
+        fedceo.run(short, out=tmp_path)
+    with pytest.raises(UsageError, match="not a run folder"):
+        fedceo.resume(tmp_path / "nowhere")
+
+
+def unfinished(path: Path, **sections: dict[str, Any]) -> None:
+    rounds = iter(range(100))
+    fedceo.run(changed(**sections), out=path, should_stop=lambda: next(rounds) == 5)
+
+
+def test_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
+    unfinished(tmp_path / "one")
+    unfinished(tmp_path / "two", method={"strength": 6.0})
+    checkpoint = tmp_path / "one" / "checkpoint.safetensors"
+    good = checkpoint.read_bytes()
+    checkpoint.write_bytes((tmp_path / "two" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(UsageError, match="the checkpoint belongs to another experiment"):
+        fedceo.resume(tmp_path / "one")
+    for cut in (0, 5, 100, len(good) - 3):
+        checkpoint.write_bytes(good[:cut])
+        with pytest.raises(UsageError, match="cut short or not a safetensors file"):
+            fedceo.resume(tmp_path / "one")
+    checkpoint.write_bytes(good)
+    assert fedceo.resume(tmp_path / "one").finished

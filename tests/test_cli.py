@@ -1,0 +1,128 @@
+"""The commands as a user types them: what they print, what they write, how they refuse."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FILE = """
+seed = 0
+[data]
+name = "digits"
+clients = 20
+[cohort]
+size = 5
+[train]
+rounds = 4
+local_epochs = 1
+batch_size = 16
+[privacy]
+mechanism = "central"
+noise_multiplier = 1.0
+[method]
+name = "fedavg"
+[evaluation]
+every = 2
+[checkpoint]
+every = 2
+"""
+
+
+def fedceo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedceo", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.toml").write_text(FILE)
+    return tmp_path
+
+
+def test_run_show_and_json(folder: Path) -> None:
+    done = fedceo("run", "mine.toml", "--set", "train.rounds=2", "--out", "one", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "user-level, central noise" in done.stdout and "outsider" in done.stdout and "results: one" in done.stdout
+    shown = fedceo("show", "one", "--json", cwd=folder)
+    result = json.loads(shown.stdout)
+    assert result["rounds"] == 2
+    assert {"last", "best", "at_best_validation"} <= set(result["accuracy"])
+    assert result["seconds"] > 0 and result["privacy"][0]["observer"]
+    again = fedceo("run", "mine.toml", "--json", cwd=folder)
+    assert json.loads(again.stdout)["folder"] == "runs/mine"
+    assert json.loads(fedceo("run", "mine.toml", "--json", cwd=folder).stdout)["folder"] == "runs/mine-2"
+
+
+def test_list(folder: Path) -> None:
+    (folder / "experiments").mkdir()
+    (folder / "experiments" / "a.toml").write_text("# A first experiment.\n" + FILE)
+    listed = json.loads(fedceo("list", "--json", cwd=folder).stdout)
+    assert {"fedavg", "fedceo"} <= set(listed["methods"])
+    assert {"mlp", "lenet5"} <= set(listed["models"])
+    assert {"digits", "mnist", "cifar10"} <= set(listed["data sets"])
+    assert listed["experiment files"] == {"experiments/a.toml": "A first experiment."}
+    without = fedceo("run", cwd=folder)
+    assert without.returncode == 2 and "experiments/a.toml" in without.stderr
+
+
+def test_tensorboard_events(folder: Path) -> None:
+    done = fedceo("run", "mine.toml", "--tensorboard", "--out", "one", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert list((folder / "one" / "events").iterdir())
+
+
+def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> None:
+    command = [sys.executable, "-m", "fedceo", "run", "mine.toml", "--set", "train.rounds=100000", "--out", "one"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "one" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "go on with: fedceo run --resume one" in out
+    assert (folder / "one" / "checkpoint.safetensors").exists()
+    shown = fedceo("show", "one", cwd=folder)
+    assert shown.returncode == 2 and "unfinished" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("run", "nowhere.toml"), "nowhere.toml: no such experiment file"),
+        (("run", "mine.toml", "--set", "method.strenght=3"), "method.strenght: unknown field"),
+        (("run", "mine.toml", "--set", "train.roundz=3"), "train.roundz: unknown field, did you mean rounds?"),
+        (("run", "mine.toml", "--set", "cohort.size=21"), "cohort.size is 21, more than data.clients, 20"),
+        (("run", "mine.toml", "--set", "privacy.noise_multiplier=-1"), "privacy.noise_multiplier"),
+        (("run", "mine.toml", "--set", "data.name=cifar"), "did you mean"),
+        (("run", "mine.toml", "--set", "data.name=mnist"), "FEDCEO_DATA"),
+        (("run", "mine.toml", "--set", "rounds"), "expected section.field=value"),
+        (("run", "mine.toml", "--set", "privacy.target_epsilon=3"), "exactly one of noise_multiplier and target"),
+        (("run", "--resume", "nowhere"), "not a run folder"),
+        (("show", "nowhere"), "not a run folder"),
+    ],
+)
+def test_refusals_are_one_line_and_exit_2(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    before = sorted(folder.iterdir())
+    refused = fedceo(*arguments, cwd=folder)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("fedceo: ") and len(refused.stderr.splitlines()) == 1
+    assert words in refused.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_demo(folder: Path) -> None:
+    done = fedceo("demo", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert results["FedAvg"]["accuracy"]["last"] >= 0.85
+    for name in ("UDP-FedAvg", "FedCEO"):
+        assert results[name]["accuracy"]["last"] >= 0.60
+        outsider = next(row for row in results[name]["privacy"] if row["observer"] == "outsider")
+        assert outsider["epsilon"] <= 8.0

@@ -1,0 +1,54 @@
+"""The random choices: each record once an epoch, Poisson rates, cohorts, and independence of places."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedceo.training.schedule import Schedule
+
+seeds = st.integers(0, 2**40)
+
+
+@given(seeds, st.integers(1, 40), st.integers(1, 4), st.integers(1, 50))
+def test_every_record_once_an_epoch(seed: int, records: int, epochs: int, size: int) -> None:
+    batches = Schedule(seed).batches(1, 0, records, epochs, size)
+    steps = -(-records // size)
+    assert batches.shape == (epochs * steps, size)
+    for epoch in batches.view(epochs, -1):
+        assert sorted(epoch[epoch >= 0].tolist()) == list(range(records))
+    assert torch.equal(batches, Schedule(seed).batches(1, 0, records, epochs, size))
+
+
+def test_poisson_batches_have_the_rate_asked() -> None:
+    batches = Schedule(3).poisson_batches(1, 0, 400, 300, 64)
+    assert len(batches) == 300 * 7
+    present = batches >= 0
+    assert abs(float(present.sum()) / (400 * 2100) - 1 / 7) < 0.002
+    assert all(len(set(row[row >= 0].tolist())) == int((row >= 0).sum()) for row in batches[:50])
+    sizes = present.sum(1).double()
+    assert abs(float(sizes.var()) / (400 * (1 / 7) * (6 / 7)) - 1) < 0.1, "binomial, not fixed"
+
+
+@given(seeds, st.integers(1, 30), st.integers(1, 50))
+def test_fixed_cohorts(seed: int, size: int, extra: int) -> None:
+    clients = size + extra
+    cohort = Schedule(seed).cohort(1, clients, size, "fixed")
+    assert len(cohort) == len(set(cohort)) == size
+    assert cohort == sorted(cohort) and cohort[0] >= 0 and cohort[-1] < clients
+
+
+def test_poisson_cohorts_vary_in_size_and_may_be_empty() -> None:
+    sizes = [len(Schedule(0).cohort(t, 100, 2, "poisson")) for t in range(1, 2001)]
+    assert abs(sum(sizes) / len(sizes) - 2) < 0.15
+    assert 0 in sizes and max(sizes) > 5
+
+
+def test_places_have_streams_of_their_own() -> None:
+    numbers = {
+        Schedule(seed).number(purpose, t, client)
+        for seed in (0, 1)
+        for purpose in ("batches", "upload noise")
+        for t in range(5)
+        for client in range(5)
+    }
+    assert len(numbers) == 100
