@@ -46,9 +46,8 @@ class Federation:
 
     def inputs(self, records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Raw records, (..., *shape), as the model takes them: scaled and normalised."""
-        values = records.to(dtype)
         scale = 255.0 if records.dtype == torch.uint8 else 1.0
         rest = (1,) * (len(self.shape) - 1)
         mean = torch.tensor(self.mean, dtype=dtype, device=records.device).view(-1, *rest)
         std = torch.tensor(self.std, dtype=dtype, device=records.device).view(-1, *rest)
-        return (values / scale - mean) / std
+        return records.to(dtype, copy=True).mul_(1 / (scale * std)).sub_(mean / std)

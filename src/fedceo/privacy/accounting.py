@@ -10,7 +10,7 @@ stack of uploads. An epsilon of None means that nothing can be promised, and the
 import math
 from typing import NamedTuple
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from fedceo.errors import UsageError
 from fedceo.privacy.sampled_pld import (
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 def account(spec: Spec) -> list[Row]:
     """One row per observer, and the paper's closed form; the record mechanism has a server row per count."""
     rows = [_row(spec, observer, answer(spec, observer)) for observer in observers(spec)]
-    if spec.mechanism == "record":
+    if spec.mechanism == "record" and spec.noise_multiplier > 0:
         rows += [_row(spec, "server", _records(spec, count)) for count in _participation_counts(spec)[1:]]
         rows.append(_row(spec, "outsider", Answer(None, NONE, NO_USER_LEVEL)))
     if spec.mechanism in ("distributed", "central") and spec.noise_multiplier > 0:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from scipy import optimize  # type: ignore[import-untyped]
+from scipy import optimize
 
 from fedceo.errors import UsageError
 from fedceo.privacy.accounting import Spec, answer

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats  # type: ignore[import-untyped]
+from scipy import optimize, special, stats
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 PLD: TypeAlias = Any  # dp_accounting has no types
@@ -127,7 +127,7 @@ def averages_epsilon(average: Round, rounds: int, delta: float) -> float:
     if memberships_show(average):
         return _told_epsilon(average, rounds, delta)
     step = _grid_step(average, rounds)
-    return float(_compose(_round_pld(average, step), rounds, step).get_epsilon_for_delta(delta))
+    return _epsilon(_compose(_round_pld(average, step), rounds, step), delta)
 
 
 @lru_cache(maxsize=512)
@@ -154,13 +154,26 @@ def personalised_epsilon(
     nothing = _compose(None, 0, step)
     seen = _round_pld(upload, step)
     if interval == 1:
-        return float(_compose(_mix(seen, nothing, rate), rounds, step).get_epsilon_for_delta(delta))
+        return _epsilon(_compose(_mix(seen, nothing, rate), rounds, step), delta)
     ordinary = _round_pld(average, step)
     told = _mix(_round_pld(after, step), nothing, rate)
     smoothings = rounds // interval
     blocks = _compose(_mix(seen.compose(told), ordinary if average.hidden_size else told, rate), smoothings, step)
-    whole = blocks.compose(_compose(ordinary, rounds - 2 * smoothings, step))
-    return float(whole.get_epsilon_for_delta(delta))
+    return _epsilon(blocks.compose(_compose(ordinary, rounds - 2 * smoothings, step)), delta)
+
+
+def _epsilon(pld: PLD, delta: float) -> float:
+    with np.errstate(over="ignore"):
+        epsilon = float(pld.get_epsilon_for_delta(delta))
+    if epsilon < LARGEST_LOSS:
+        return epsilon
+    # dp-accounting gives up where e^epsilon is no number any more
+    largest = LARGEST_LOSS
+    while pld.get_delta_for_epsilon(largest) > delta:
+        largest *= 2
+        if not math.isfinite(largest):
+            return math.inf
+    return float(optimize.brentq(lambda e: pld.get_delta_for_epsilon(e) - delta, 0.0, largest, rtol=1e-6))
 
 
 def _told_epsilon(average: Round, rounds: int, delta: float) -> float:

@@ -47,21 +47,30 @@ def privacy_spec(experiment: Experiment, federation: Federation, noise_multiplie
     records = min(len(places) for places in federation.train)  # fewest records: highest sampling rate
     per_epoch = -(-records // train.batch_size)
     is_record = privacy.mechanism == "record"
+    share = _share_factor(experiment)
     return Spec(
         clients=federation.clients,
         cohort=experiment.cohort.size,
         rounds=train.rounds,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=noise_multiplier * share,
         delta=privacy.delta or default_delta(federation.clients),
         mechanism=privacy.mechanism,
         sampling=experiment.cohort.sampling,
         adjacency=privacy.adjacency,
         release=release,
         interval=interval,
-        reports=None,
+        reports=privacy.min_reports if share > 1 else None,
         record_rate=1 / per_epoch if is_record else None,
         record_steps=per_epoch * train.local_epochs if is_record else None,
     )
+
+
+def _share_factor(experiment: Experiment) -> float:
+    """sqrt(K / min_reports): how much more noise each upload carries than its share of a full cohort's."""
+    privacy = experiment.privacy
+    if privacy.mechanism != "distributed" or privacy.min_reports is None:
+        return 1.0
+    return (experiment.cohort.size / privacy.min_reports) ** 0.5
 
 
 def solve_noise(experiment: Experiment, federation: Federation) -> float:
@@ -72,7 +81,8 @@ def solve_noise(experiment: Experiment, federation: Federation) -> float:
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.target_epsilon is not None
-    return calibrate(privacy.target_epsilon, privacy.observer, privacy_spec(experiment, federation, 1.0))
+    spec = privacy_spec(experiment, federation, 1.0)
+    return calibrate(privacy.target_epsilon, privacy.observer, spec) / _share_factor(experiment)
 
 
 def privacy_rows(experiment: Experiment, federation: Federation, noise_multiplier: float) -> list[Row]:

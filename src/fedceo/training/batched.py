@@ -26,6 +26,7 @@ class BatchedTrainer:
         place.model.train()
         plans = [place.plan(client, round_, work) for client in clients]
         steps = torch.tensor([len(batches) for batches, _ in plans], device=place.device)
+        everybody = min(len(batches) for batches, _ in plans)  # steps in which nobody is done yet
         batches = _pad([batches for batches, _ in plans], fill=-1).to(place.device)
         masks = None
         if plans[0][1] is not None:
@@ -33,41 +34,44 @@ class BatchedTrainer:
         noise = [place.schedule.generator("record noise", round_, client) for client in clients]
         expected = torch.tensor([place.expected_batch(client, work) for client in clients], dtype=place.dtype)
 
-        records = [place.records(client) for client in clients]
-        x, y = _pad_first([x for x, _ in records]), _pad_first([y for _, y in records])
-        row = torch.arange(len(clients), device=place.device).unsqueeze(1)
         weights = {name: w.to(place.device, place.dtype, copy=True) for name, w in starts.items()}
         momenta = {name: torch.zeros_like(w) for name, w in weights.items()}
         losses = torch.zeros(len(clients), dtype=place.dtype, device=place.device)
-        one_client = partial(self._private_step, clip=work.record.clip) if work.record else self._step
-        all_clients = vmap(one_client, in_dims=(0, 0, 0, 0, None if masks is None else 0))
+        mask_axis = None if masks is None else 0
+        logits_of = vmap(self._logits, in_dims=(0, 0, mask_axis))
+        private = None
+        if work.record:
+            private = vmap(partial(self._private_step, clip=work.record.clip), in_dims=(0, 0, 0, 0, mask_axis))
         for step in range(batches.shape[1]):
             places = batches[:, step]
             present = (places >= 0).to(place.dtype)
-            taken = places.clamp_min(0)
             mask = None if masks is None else masks[:, step]
-            gradients, loss = all_clients(weights, x[row, taken], y[row, taken], present, mask)
-            if work.record:
+            inputs, labels = place.records(places.clamp_min(0))
+            if private:
+                gradients, loss = private(weights, inputs, labels, present, mask)
                 gradients = self._noised(gradients, noise, expected, work)
+            else:
+                # Clients share nothing, so the gradient of the sum of their losses holds the gradient of each.
+                leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+                logits = logits_of(leaves, inputs, mask)
+                each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(present)
+                loss = (each * present).sum(1) / present.sum(1).clamp_min(1.0)
+                gradients = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+                loss = loss.detach()
             active = (step < steps).to(place.dtype)
             losses += loss * active / steps
             for name, w in weights.items():
-                momenta[name].mul_(work.momentum).add_(gradients[name])
-                rate = (active * work.learning_rate).view(-1, *(1,) * (w.ndim - 1))
-                w.addcmul_(momenta[name], rate, value=-1.0)
+                if work.momentum:
+                    gradients[name] = momenta[name].mul_(work.momentum).add_(gradients[name])
+                if step < everybody:
+                    w.sub_(gradients[name], alpha=work.learning_rate)
+                else:
+                    rate = (active * work.learning_rate).view(-1, *(1,) * (w.ndim - 1))
+                    w.addcmul_(gradients[name], rate, value=-1.0)
         return Trained(weights, losses)
 
     def _logits(self, weights: Weights, x: Tensor, mask: Tensor | None) -> Tensor:
         return functional_call(self.place.model, dict(weights), (x,) if mask is None else (x, mask))
-
-    def _step(
-        self, weights: Weights, x: Tensor, y: Tensor, present: Tensor, mask: Tensor | None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        def loss(weights: Weights) -> Tensor:
-            each = F.cross_entropy(self._logits(weights, x, mask), y, reduction="none")
-            return (each * present).sum() / present.sum().clamp_min(1.0)
-
-        return grad_and_value(loss)(dict(weights))
 
     def _private_step(
         self, weights: Weights, x: Tensor, y: Tensor, present: Tensor, mask: Tensor | None, *, clip: float
@@ -89,11 +93,6 @@ class BatchedTrainer:
             divisor = expected.to(total.device).view(-1, *(1,) * (total.ndim - 1))
             out[name] = (total + torch.stack([e[name] for e in extra])) / divisor
         return out
-
-
-def _pad_first(tensors: list[Tensor]) -> Tensor:
-    """Stack (n_k, ...) tensors of different lengths into (K, largest, ...), filled up with zeros."""
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
 
 def _pad(tensors: list[Tensor], fill: float) -> Tensor:

@@ -27,7 +27,6 @@ class LoopTrainer:
 
     def _train_client(self, start: Weights, client: int, round_: int, work: Work) -> tuple[dict[str, Tensor], Tensor]:
         place = self.place
-        x, y = place.records(client)
         batches, masks = place.plan(client, round_, work)
         noise = place.schedule.generator("record noise", round_, client)
         weights = {name: w.to(place.device, place.dtype, copy=True) for name, w in start.items()}
@@ -39,11 +38,12 @@ class LoopTrainer:
             torch.manual_seed(place.schedule.number("dropout", round_, client))
             for step, row in enumerate(batches):
                 real = row[row >= 0].to(place.device)
+                x, y = place.records(real)
                 mask = None if masks is None else masks[step, : len(real)].to(place.device)
                 if work.record is None:
-                    gradients, loss = self._gradient(weights, x[real], y[real], mask)
+                    gradients, loss = self._gradient(weights, x, y, mask)
                 else:
-                    gradients, loss = self._private_gradient(weights, x[real], y[real], mask, work)
+                    gradients, loss = self._private_gradient(weights, x, y, mask, work)
                     std = work.record.noise_multiplier * work.record.clip
                     for name, extra in draw_noise(weights, std, noise).items():
                         gradients[name] = (gradients[name] + extra) / place.expected_batch(client, work)

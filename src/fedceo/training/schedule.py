@@ -62,4 +62,4 @@ class Schedule:
     ) -> Tensor:
         """(steps, batch, *shape) of 0 and 1 / keep."""
         generator = self.generator("dropout", round_, client)
-        return torch.empty(*rows, *shape).bernoulli_(keep, generator=generator).mul_(1 / keep)
+        return (torch.rand(*rows, *shape, generator=generator) < keep).to(torch.float32).mul_(1 / keep)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -11,6 +12,9 @@ from fedceo.data import Federation
 from fedceo.training.schedule import Schedule
 
 Weights = Mapping[str, Tensor]
+
+MOST_READY_BYTES = 2**30
+"""Records are normalised once and kept up to this size (CIFAR-10 takes 0.6 GiB in float32), else batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +79,39 @@ class Place:
     device: torch.device
     dtype: torch.dtype
 
-    def records(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's training records as the model takes them, (n, *shape), and their labels, (n,)."""
-        mine = self.federation.train[client]
-        x = self.federation.inputs(self.federation.x[mine].to(self.device), self.dtype)
-        return x, self.federation.y[mine].to(self.device)
+    @cached_property
+    def _inputs(self) -> Tensor | None:
+        """All records as the model takes them, on its device, where they are few enough to be kept so."""
+        data = self.federation
+        if data.x.numel() * self.dtype.itemsize > MOST_READY_BYTES:
+            return None
+        return data.inputs(data.x.to(self.device), self.dtype)
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        return self.federation.y.to(self.device)
+
+    def records(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The federation's records at some places as the model takes them, (..., *shape), and their labels."""
+        if self._inputs is not None:
+            # index_select is three times faster here than the same by brackets
+            flat = self._inputs.index_select(0, places.flatten())
+            return flat.view(*places.shape, *self.federation.shape), self._labels[places]
+        raw = self.federation.x[places.to(self.federation.x.device)].to(self.device)
+        return self.federation.inputs(raw, self.dtype), self._labels[places]
 
     def plan(self, client: int, round_: int, work: Work) -> tuple[Tensor, Tensor | None]:
-        """A client's batches, (steps, batch) places in its own records with -1 for none, and its dropout masks."""
-        records = len(self.federation.train[client])
+        """A client's batches, (steps, batch) places in the federation's records with -1 for none, and dropout masks."""
+        mine = self.federation.train[client]
         draw = self.schedule.poisson_batches if work.record else self.schedule.batches
-        batches = draw(round_, client, records, work.epochs, work.batch_size)
+        local = draw(round_, client, len(mine), work.epochs, work.batch_size)
+        places = torch.where(local >= 0, mine[local.clamp_min(0)], -1)
         shape = getattr(self.model, "mask_shape", None)
         if shape is None:
-            return batches, None
-        steps, batch = batches.shape
+            return places, None
         keep = float(self.model.keep)  # type: ignore[arg-type]
-        masks = self.schedule.dropout_masks(round_, client, (steps, batch), tuple(shape), keep)
-        return batches, masks.to(self.dtype)
+        masks = self.schedule.dropout_masks(round_, client, (len(places), places.shape[1]), tuple(shape), keep)
+        return places, masks.to(self.dtype)
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B): what the noised sum is divided by under record privacy."""
