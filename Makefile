@@ -6,13 +6,13 @@ READY := .venv/.ready
 .PHONY: run test test-slow test-all lint wheel-test benchmark clean
 
 run: $(READY)
-	$(BIN)/python examples/smoothing.py
+	$(BIN)/fedceo demo
 
 test: $(READY)
 	$(BIN)/pytest
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow || test $$? -eq 5  # 5: there are no slow tests yet
+	$(BIN)/pytest -m slow 
 
 test-all: test test-slow
 
@@ -26,6 +26,7 @@ wheel-test: $(READY)
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/tensors.py
+	$(BIN)/python benchmarks/rounds.py
 
 # pip leaves an environment alone that already has what is asked for, so this is quick when only our files changed.
 $(READY): pyproject.toml constraints.txt

@@ -28,3 +28,13 @@ def test_the_demo_compares_like_with_like() -> None:
     runs = demo_experiments()
     assert runs["UDP-FedAvg"].privacy == runs["FedCEO"].privacy
     assert len({(run.seed, run.data, run.cohort, run.train) for run in runs.values()}) == 1
+
+
+def test_the_page_on_the_experiment_file_is_what_the_settings_say() -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec and spec.loader
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert (ROOT / "docs" / "experiment-file.md").read_text() == generate.page(), "run: python docs/generate.py"

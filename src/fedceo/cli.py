@@ -117,6 +117,26 @@ def show(
         screen.show_result(run_folder.result(), folder)
 
 
+@app.command()
+def partition(
+    file: Annotated[Path, typer.Argument(help="An experiment file (TOML).")],
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")] = None,
+    out: Annotated[Path, typer.Option(help="The picture, PNG or PDF.")] = Path("partition.png"),
+    as_json: Json = False,
+) -> None:
+    """Draw who has what: training records by client and label."""
+    from fedceo.config import load_experiment
+    from fedceo.data import build_federation, draw_partition, label_counts
+
+    experiment = load_experiment(file, overrides or [])
+    federation = build_federation(experiment.data, experiment.seed)
+    if as_json:
+        print(json.dumps(label_counts(federation).tolist()))
+        return
+    draw_partition(federation, out)
+    print(f"{federation.clients} clients of {federation.name}, partition {experiment.data.partition}: {out}")
+
+
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List methods, models, data sets and experiment files."""

@@ -1,5 +1,6 @@
 """What a finished run says: accuracies, each named, and the privacy rows."""
 
+from dataclasses import replace
 from typing import Any
 
 from fedceo.config import Experiment, FedCEO
@@ -86,5 +87,8 @@ def solve_noise(experiment: Experiment, federation: Federation) -> float:
 
 
 def privacy_rows(experiment: Experiment, federation: Federation, noise_multiplier: float) -> list[Row]:
-    """Who learns what, row by row."""
-    return account(privacy_spec(experiment, federation, noise_multiplier))
+    """Who learns what, row by row; noise that a seed repeats protects from nobody who knows the seed."""
+    rows = account(privacy_spec(experiment, federation, noise_multiplier))
+    if experiment.privacy.randomness == "system" or experiment.privacy.mechanism == "none":
+        return rows
+    return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]
