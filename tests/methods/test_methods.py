@@ -188,3 +188,24 @@ def test_state_travels_through_a_file_and_back() -> None:
     assert distance(back.weights, state.weights) == 0
     assert back.personal.keys() == state.personal.keys()
     assert distance(back.server["first"], state.server["first"]) == 0
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central"])
+def test_an_empty_cohort(mechanism: str) -> None:
+    """Nobody in: distributed keeps the model as it was, central releases its noise all the same."""
+    settings = experiment(
+        {"name": "fedavg"},
+        cohort={"size": 1, "sampling": "poisson"},
+        privacy={"mechanism": mechanism},
+        train={"rounds": 20},
+    )
+    simulation = simulate(settings, 0)
+    seen = 0
+    for _ in range(20):
+        before = simulation.state.weights
+        record = simulation.step()
+        if record["reports"] == 0:
+            seen += 1
+            moved = distance(simulation.state.weights, before)
+            assert (moved > 0.1) if mechanism == "central" else (moved == 0)
+    assert seen > 0

@@ -90,10 +90,29 @@ def test_every_mechanism_and_sampling_runs(mechanism: str, sampling: str) -> Non
     assert run.result["regime"]
 
 
+@pytest.mark.parametrize("restart", ["own", "slot", "stored", "mean"])
+def test_fedceo_in_the_record_regime(restart: str) -> None:
+    table = changed(train={"rounds": 5}, method={"interval": 2, "restart": restart})
+    run = fedceo.run(table | {"privacy": {"mechanism": "record", "noise_multiplier": 1.0}})
+    assert run.finished and run.result["regime"] == "record-level DP-SGD"
+    guaranteed = [row for row in run.result["privacy"] if row["epsilon"] is not None]
+    assert guaranteed and all(row["unit"] == "record" for row in guaranteed)
+
+
+def test_rows_count_what_happened() -> None:
+    """The server's row is for the client that was in most often, not for the mean."""
+    run = fedceo.run(changed(train={"rounds": 6}))
+    counts = [sum(client in record["cohort"] for record in run.history) for client in range(30)]
+    server = next(row for row in run.result["privacy"] if row["observer"] == "server")
+    assert f"{max(counts)} uploads" in server["assumption"]
+
+
 def test_an_empty_cohort_leaves_the_model_as_it_was() -> None:
     table = changed(cohort={"size": 1, "sampling": "poisson"}, train={"rounds": 8}, method={"interval": 1})
-    sizes = [record["reports"] for record in fedceo.run(table | {"seed": 5}).history]
-    assert 0 in sizes, "choose a seed with an empty round"
+    run = fedceo.run(table | {"seed": 5})
+    empty = [record for record in run.history if record["reports"] == 0]
+    assert empty, "choose a seed with an empty round"
+    assert all("smoothed" not in record and record["train_loss"] is None for record in empty)
 
 
 def test_folder_and_load(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
             )
     try:
         with torch.no_grad():
-            logits = model(torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+            logits = model(next(model.parameters()).new_zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"model: does not take records of shape {shape}: {first}") from None

@@ -202,7 +202,7 @@ def _identity(simulation: Simulation) -> str:
 
 def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     experiment, data = simulation.experiment, simulation.federation
-    rows = privacy_rows(experiment, data, simulation.noise_multiplier)
+    rows = privacy_rows(experiment, data, simulation.noise_multiplier, history)
     return {
         "method": experiment.method.name,
         "data": data.name,

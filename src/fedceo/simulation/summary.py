@@ -1,12 +1,12 @@
 """What a finished run says: accuracies, each named, and the privacy rows."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from fedceo.config import Experiment, FedCEO
 from fedceo.data import Federation
-from fedceo.privacy.accounting import Row, Spec, account
-from fedceo.privacy.calibration import calibrate
+from fedceo.privacy.spec import Row, Spec
 
 REGIMES = {
     "none": "no privacy",
@@ -38,8 +38,10 @@ def default_delta(clients: int) -> float:
     return min(1e-5, clients**-1.1)
 
 
-def privacy_spec(experiment: Experiment, federation: Federation, noise_multiplier: float) -> Spec:
-    """What the accountant needs to know of a run as planned."""
+def privacy_spec(
+    experiment: Experiment, federation: Federation, noise_multiplier: float, participations: int | None = None
+) -> Spec:
+    """What the accountant needs to know of a run, as planned or with the most rounds that a client was really in."""
     privacy, method, train = experiment.privacy, experiment.method, experiment.train
     release, interval = "average", None
     if isinstance(method, FedCEO) and method.restart != "mean":
@@ -61,6 +63,7 @@ def privacy_spec(experiment: Experiment, federation: Federation, noise_multiplie
         release=release,
         interval=interval,
         reports=privacy.min_reports if share > 1 else None,
+        participations=participations,
         record_rate=1 / per_epoch if is_record else None,
         record_steps=per_epoch * train.local_epochs if is_record else None,
     )
@@ -76,6 +79,8 @@ def _share_factor(experiment: Experiment) -> float:
 
 def solve_noise(experiment: Experiment, federation: Federation) -> float:
     """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
+    from fedceo.privacy.calibration import calibrate  # slow to import, and not always needed
+
     privacy = experiment.privacy
     if privacy.mechanism == "none":
         return 0.0
@@ -86,9 +91,15 @@ def solve_noise(experiment: Experiment, federation: Federation) -> float:
     return calibrate(privacy.target_epsilon, privacy.observer, spec) / _share_factor(experiment)
 
 
-def privacy_rows(experiment: Experiment, federation: Federation, noise_multiplier: float) -> list[Row]:
+def privacy_rows(
+    experiment: Experiment, federation: Federation, noise_multiplier: float, history: list[dict[str, Any]]
+) -> list[Row]:
     """Who learns what, row by row; noise that a seed repeats protects from nobody who knows the seed."""
-    rows = account(privacy_spec(experiment, federation, noise_multiplier))
+    from fedceo.privacy.accounting import account
+
+    counts = Counter(client for record in history for client in record["cohort"])
+    most = max(counts.values(), default=0)
+    rows = account(privacy_spec(experiment, federation, noise_multiplier, most))
     if experiment.privacy.randomness == "system" or experiment.privacy.mechanism == "none":
         return rows
     return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]
