@@ -90,6 +90,7 @@ def demo(
         with stopping() as should_stop, screen.progress(experiment.train.rounds, name, quiet=as_json) as advance:
             runs[name] = run_experiment(experiment, out=folder / name, on_round=advance, should_stop=should_stop)
         if not runs[name].finished:
+            screen.show_run(runs[name], folder / name)
             sys.exit(130)
     if as_json:
         print(json.dumps({name: each.result for name, each in runs.items()}))

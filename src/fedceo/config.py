@@ -44,7 +44,7 @@ class Data(Section):
     validation: Fraction = 0.1
     """Share of each client's records kept out of training to choose rounds and settings by."""
     local_test: Fraction = 0.0
-    """Share of each client's records kept out of training to measure personal accuracy on."""
+    """Share of each client's records kept out of training, for personal methods to be measured on."""
 
     @model_validator(mode="before")
     @classmethod
@@ -195,10 +195,14 @@ class Experiment(Section):
                     f'method.restart "{self.method.restart}" needs each client\'s upload, which mechanism "central" '
                     'does not release; use restart "mean" or mechanism "distributed"'
                 )
+            if self.train.weighting != "equal":
+                raise ValueError('method "fedceo" needs train.weighting "equal"')
             if self.train.server_optimizer != "sgd":
                 raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
         if self.privacy.min_reports is not None and self.privacy.min_reports > self.cohort.size:
             raise ValueError(f"privacy.min_reports is {self.privacy.min_reports}, more than cohort.size")
+        if self.privacy.min_reports is not None and self.privacy.mechanism != "distributed":
+            raise ValueError('privacy.min_reports belongs to mechanism "distributed", whose noise comes in shares')
         return self
 
 

@@ -1,5 +1,6 @@
 """One round by hand equals ours; FedCEO's limits are FedAvg; restarts are as written."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,7 +62,8 @@ def test_one_round_of_udp_fedavg_by_hand() -> None:
             F.cross_entropy(model(data.x[at], mask[: len(at)]), data.y[at]).backward()
             optimiser.step()
         delta = torch.cat([(p - start[n]).flatten() for n, p in parameters_of(model).items()])
-        noise = torch.randn(delta.numel(), generator=schedule.generator("upload noise", 1, client)) * 0.7 / 3**0.5
+        drawn = schedule.generator("upload noise", 1, client).standard_normal(delta.numel(), dtype=np.float32)
+        noise = torch.from_numpy(drawn) * 0.7 / 3**0.5
         uploads.append(delta / max(1.0, float(delta.norm()) / 0.7) + noise)
     expected = torch.cat([w.flatten() for w in start.values()]) + 0.5 * torch.stack(uploads).mean(0)
     got = torch.cat([w.flatten() for w in ours.state.weights.values()])
@@ -169,7 +171,7 @@ def test_server_optimisers() -> None:
     moved = {n: (uploads.mean()[n] - momentum.weights[n]) / 0.5 for n in update}
     expected = {n: momentum.weights[n] + 0.5 * (0.9 * update[n] + moved[n]) for n in update}
     assert distance(again.weights, expected) < 1e-5
-    adam, _ = FedAvg("adam", 0.1).aggregate(start, uploads, 1)
+    adam, _ = FedAvg("adam", 0.1).aggregate(start, uploads, 5)  # the first update, though not the first round
     step = {n: w.mean(0) / 0.1 for n, w in uploads.weights.items()}
     assert distance(adam.weights, {n: 0.1 * s / (s.abs() + 1e-3) for n, s in step.items()}) < 1e-5
 
@@ -209,3 +211,11 @@ def test_an_empty_cohort(mechanism: str) -> None:
             moved = distance(simulation.state.weights, before)
             assert (moved > 0.1) if mechanism == "central" else (moved == 0)
     assert seen > 0
+
+
+def test_smoothed_models_do_not_outlive_an_empty_round() -> None:
+    method = FedCEO(config.FedCEO(interval=2, restart="own"))
+    state, _ = method.aggregate(State({}), stacked(), 2)
+    assert state.personal and not method.idle(state).personal
+    kept = FedCEO(config.FedCEO(interval=2, restart="stored"))
+    assert kept.idle(state).personal

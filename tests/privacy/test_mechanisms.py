@@ -14,7 +14,7 @@ K, SIZE = 10, 20_000
 def mechanism(**changes: object) -> Mechanism:
     settings: dict[str, object] = {
         "kind": "distributed", "clip": 2.0, "noise_multiplier": 1.5, "min_reports": K, "divisor": float(K),
-        "step": 0.5, "randomness": "seeded", "schedule": Schedule(0),
+        "step": 0.5, "schedule": Schedule(0),
     }  # fmt: skip
     return Mechanism(**(settings | changes))  # type: ignore[arg-type]
 
@@ -41,7 +41,7 @@ def residuals(made: Mechanism, round_: int, scale: float = 1.0) -> Tensor:
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e4])
 @pytest.mark.parametrize("randomness", ["seeded", "system"])
 def test_distributed_noise_is_what_it_should_be(scale: float, randomness: str) -> None:
-    made = mechanism(randomness=randomness)
+    made = mechanism(schedule=Schedule(0, randomness))
     std = 1.5 * 2.0 / K**0.5
     first, second = residuals(made, 1, scale), residuals(made, 2, scale)
     noise = torch.cat([first, second])
@@ -90,7 +90,7 @@ def test_nothing_nonfinite_is_counted_where_there_is_none() -> None:
 
 
 def test_system_noise_does_not_repeat() -> None:
-    made = mechanism(randomness="system")
+    made = mechanism(schedule=Schedule(0, "system"))
     assert not torch.equal(residuals(made, 1), residuals(made, 1))
     seeded = mechanism()
     assert torch.equal(residuals(seeded, 1), residuals(seeded, 1))
@@ -99,3 +99,11 @@ def test_system_noise_does_not_repeat() -> None:
 def test_min_reports_sizes_the_share() -> None:
     few = residuals(mechanism(min_reports=5), 1)
     assert float(few.std()) == pytest.approx(1.5 * 2.0 / 5**0.5, rel=0.01)
+
+
+def test_no_two_noise_streams_begin_alike() -> None:
+    """Torch's CPU generator keeps 32 bits of a seed: among these draws two would be equal."""
+    firsts = {
+        float(Schedule(0).generator("upload noise", t, k).standard_normal()) for t in range(1, 1001) for k in range(100)
+    }
+    assert len(firsts) == 100_000

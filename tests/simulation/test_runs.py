@@ -15,6 +15,7 @@ from torch import nn
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.simulation.summary import privacy_spec
 from tests.small import SmallConv, federation
 
 TABLE: dict[str, Any] = {
@@ -65,8 +66,8 @@ def test_same_result_in_another_process_and_nearly_with_other_threads(tmp_path: 
         "torch.set_num_threads(int(sys.argv[3]))\n"
         "fedceo.run(json.loads(sys.argv[1]), out=sys.argv[2])\n"
     )
-    for threads in (torch.get_num_threads(), 1):
-        out = tmp_path / str(threads)
+    for turn, threads in enumerate((torch.get_num_threads(), 1)):
+        out = tmp_path / str(turn)
         subprocess.run([sys.executable, "-c", code, json.dumps(TABLE), str(out), str(threads)], check=True)
         there = fedceo.load(out)
         if threads == torch.get_num_threads():
@@ -248,6 +249,116 @@ def test_refused_before_anything_is_written(tmp_path: Path, change: dict[str, An
         fedceo.run(changed(**change), out=tmp_path / "run")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_your_own_model_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = SmallConv()
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    table = changed(data={"name": "small", "clients": 4}, cohort={"size": 2}, train={"rounds": 2})
+    one = fedceo.run(table, data=federation(), model=model)
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+    assert same_weights(one, fedceo.run(table, data=federation(), model=model))
+
+
+class Odd(nn.Module):
+    """Legal oddities: a scalar parameter, one that is not used, one that is frozen, dropout of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 3)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.unused = nn.Parameter(torch.zeros(2))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.fc(x.flatten(1)) * self.frozen
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("mechanism", ["distributed", "record", "central"])
+def test_odd_models(tmp_path: Path, engine: str, mechanism: str) -> None:
+    table = changed(
+        data={"name": "small", "clients": 4},
+        cohort={"size": 1, "sampling": "poisson"},
+        train={"rounds": 4, "engine": engine},
+        privacy={"mechanism": mechanism},
+    )
+    table = table | {"method": {"name": "fedavg"}}
+    run = fedceo.run(table, out=tmp_path / "run", data=federation(), model=Odd())
+    assert same_weights(run, fedceo.load(tmp_path / "run", model=Odd()))
+
+
+def test_dropout_of_its_own_in_the_record_regime() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
+    table = changed(data={"name": "small", "clients": 4}, cohort={"size": 2}, privacy={"mechanism": "record"})
+    assert fedceo.run(table, data=federation(), model=model).finished
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central", "record"])
+def test_system_randomness_repeats_nothing_and_drops_the_caveat(mechanism: str) -> None:
+    table = changed(privacy={"mechanism": mechanism, "randomness": "system"}, train={"rounds": 3})
+    table = table | {"method": {"name": "fedavg"}}
+    one, two = fedceo.run(table), fedceo.run(table)
+    assert not same_weights(one, two)
+    assert [r["cohort"] for r in one.history] != [r["cohort"] for r in two.history]
+    assert not any("void" in row["assumption"] for row in one.result["privacy"])
+    assert all("void" in row["assumption"] for row in fedceo.run(TABLE).result["privacy"])
+
+
+@pytest.mark.parametrize(
+    "mechanism, observer", [("distributed", "server"), ("record", "server"), ("record", "outsider")]
+)
+def test_the_target_is_met_by_what_happened(mechanism: str, observer: str) -> None:
+    table = changed(data={"clients": 20, "partition": "dirichlet"}, cohort={"size": 4})
+    table = table | {
+        "privacy": {"mechanism": mechanism, "target_epsilon": 8.0, "observer": observer},
+        "method": {"name": "fedavg"},
+    }
+    rows = [row for row in fedceo.run(table).result["privacy"] if row["observer"] == observer and row["epsilon"]]
+    assert 7.8 < rows[0]["epsilon"] <= 8.0001
+
+
+def test_record_rows_speak_of_the_worst_client() -> None:
+    """At little noise a large client, with more steps, is worse off than a small one that samples at a higher rate."""
+    data = federation(sizes=(4, 28))
+    settings = fedceo.parse_experiment(
+        changed(
+            data={"name": "small", "clients": 2},
+            cohort={"size": 2},
+            train={"rounds": 1, "batch_size": 4},
+            privacy={"mechanism": "record", "noise_multiplier": 0.3},
+        )
+    )
+    assert privacy_spec(settings, data, 0.3, 1).record_steps == 7
+
+
+def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(record: dict[str, Any]) -> None:
+        raise KilledError
+
+    table = changed(data={"name": "digits", "clients": 4}, cohort={"size": 2})
+    with pytest.raises(KilledError):
+        fedceo.run(table, out=tmp_path / "run", data=federation(), model=SmallConv(), on_round=kill)
+    with pytest.raises(UsageError, match="belongs to another experiment, data or model"):
+        fedceo.resume(tmp_path / "run")
+    other = federation()
+    other.x[0] += 1
+    with pytest.raises(UsageError, match="belongs to another experiment, data or model"):
+        fedceo.resume(tmp_path / "run", data=other, model=SmallConv())
+    assert fedceo.resume(tmp_path / "run", data=federation(), model=SmallConv()).finished
+
+
+def test_a_folder_whose_run_was_killed_while_it_began_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.toml.part").write_text("half")
+    assert fedceo.run(changed(train={"rounds": 1}), out=tmp_path / "run").finished
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        fedceo.run(changed(train={"rounds": 1}), out=tmp_path / "file" / "below")
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:

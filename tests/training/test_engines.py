@@ -114,8 +114,8 @@ def test_a_model_with_dropout_of_its_own_repeats_too() -> None:
         (MLP((1, 4, 4), 3), "auto", True, "batched"),
         (SmallConv(), "auto", False, "loop"),
         (SmallConv(), "batched", False, "batched"),
-        (nn.Sequential(nn.Dropout(), nn.Linear(2, 2)), "auto", False, "loop"),
-        (nn.Linear(3000, 3000), "auto", True, "loop"),
+        (nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3)), "auto", False, "loop"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 3000), nn.Linear(3000, 3000)), "auto", True, "loop"),
     ],
 )
 def test_the_rule_that_chooses(model: nn.Module, engine: str, record: bool, expected: str) -> None:
@@ -123,5 +123,5 @@ def test_the_rule_that_chooses(model: nn.Module, engine: str, record: bool, expe
 
 
 def test_a_model_that_cannot_be_batched_is_named() -> None:
-    with pytest.raises(UsageError, match=r"train.engine: the model has Dropout, which cannot be batched"):
-        choose_engine(place(nn.Sequential(nn.Dropout(), nn.Linear(2, 2))), "batched", 10, 64, False)
+    with pytest.raises(UsageError, match=r"train.engine: the model cannot be batched"):
+        choose_engine(place(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3))), "batched", 10, 64, False)

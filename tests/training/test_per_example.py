@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -74,11 +75,18 @@ def test_noise_has_the_size_asked(trainer: type[LoopTrainer] | type[BatchedTrain
 
 def test_noise_is_one_flat_draw() -> None:
     like = {"a": torch.zeros(3, 2), "b": torch.zeros(4)}
-    noise = draw_noise(like, 2.0, torch.Generator().manual_seed(0))
-    flat = 2.0 * torch.randn(10, generator=torch.Generator().manual_seed(0))
+    noise = draw_noise(like, 2.0, np.random.default_rng(0))
+    flat = 2.0 * torch.from_numpy(np.random.default_rng(0).standard_normal(10, dtype=np.float32))
     assert torch.equal(torch.cat([noise["a"].flatten(), noise["b"]]), flat)
 
 
 def test_filling_counts_for_nothing() -> None:
     gradients = {"a": torch.ones(3, 2)}
     assert torch.allclose(clipped_sum(gradients, torch.tensor([1.0, 0.0, 1.0]), 10.0)["a"], torch.tensor([2.0, 2.0]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_counts_as_zero(bad: float) -> None:
+    """Else one record could switch the noise of its batch off: the whole update would be NaN and then zero."""
+    gradients = {"a": torch.tensor([[1.0, 0.0], [bad, 1.0], [0.0, 1.0]])}
+    assert torch.allclose(clipped_sum(gradients, torch.ones(3), 10.0)["a"], torch.tensor([1.0, 1.0]))

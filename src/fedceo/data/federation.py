@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Federation:
     """Records are stored once; clients are lists of places in them.
 

@@ -31,6 +31,10 @@ class FedCEO:
         places = range(len(clients)) if self.settings.restart == "slot" else clients
         return stack([state.personal.get(place, state.weights) for place in places])
 
+    def idle(self, state: State) -> State:
+        """Only stored models outlive the round after a smoothing."""
+        return State(state.weights, state.personal if self.settings.restart == "stored" else {})
+
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         stored = state.personal if self.settings.restart == "stored" else {}
         if round_ % self.settings.interval != 0:
@@ -56,5 +60,5 @@ class FedCEO:
         if isinstance(uploads, Mean) or (self.settings.restart != "stored" and not always):
             return stored
         places = range(len(uploads.clients)) if self.settings.restart == "slot" else uploads.clients
-        latest = {place: {name: w[k] for name, w in uploads.weights.items()} for k, place in enumerate(places)}
+        latest = {place: {name: w[k].clone() for name, w in uploads.weights.items()} for k, place in enumerate(places)}
         return stored | latest

@@ -70,6 +70,9 @@ class Method(Protocol):
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """What each client of the cohort trains from: name -> (K, ...)."""
 
+    def idle(self, state: State) -> State:
+        """The state after a round in which nobody reported: the global model as it was."""
+
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         """The state after the round, and what the round's record should say of it."""
 

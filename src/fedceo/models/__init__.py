@@ -42,7 +42,7 @@ def parameters_of(model: nn.Module) -> dict[str, Tensor]:
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     """Refuse a model that does not take the data, or whose state is more than its parameters."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if getattr(module, "running_mean", None) is not None:
             raise UsageError(
                 f"model: {name or type(module).__name__} keeps running statistics of records, which no mechanism "
                 "accounts for; use GroupNorm or LayerNorm"

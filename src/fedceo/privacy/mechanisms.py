@@ -5,14 +5,13 @@ upload carries its own noise (distributed), was trained privately (record) or is
 `Mean`, the privatised mean, which is all that `central` ever shows.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedceo.training.per_example import draw_noise
+from fedceo.training.per_example import draw_noise, flat
 from fedceo.training.schedule import Schedule
 
 Weights = Mapping[str, Tensor]
@@ -72,8 +71,7 @@ class Mechanism:
         min_reports: what distributed noise shares are sized for: each client adds N(0, sigma^2 C^2 / min_reports).
         divisor: D of the central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
         step: what multiplies clipped update and noise alike; it has no effect on privacy.
-        randomness: seeded | system.
-        schedule: where seeded noise comes from.
+        schedule: where noise comes from, the seed or the operating system.
     """
 
     kind: str
@@ -82,7 +80,6 @@ class Mechanism:
     min_reports: int
     divisor: float
     step: float
-    randomness: str
     schedule: Schedule
 
     def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
@@ -94,7 +91,7 @@ class Mechanism:
             std = self.noise_multiplier * self.clip / self.min_reports**0.5
             for k, client in enumerate(clients):
                 noise = draw_noise(
-                    {n: u[k] for n, u in updates.items()}, std, self._generator("upload noise", round_, client)
+                    {n: u[k] for n, u in updates.items()}, std, self.schedule.generator("upload noise", round_, client)
                 )
                 for name, extra in noise.items():
                     updates[name][k] += extra
@@ -105,7 +102,7 @@ class Mechanism:
         """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
         updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
         updates = clip_updates(updates, self.clip)
-        noise = draw_noise(start, self.noise_multiplier * self.clip, self._generator("central noise", round_, 0))
+        noise = draw_noise(start, self.noise_multiplier * self.clip, self.schedule.generator("central noise", round_))
         scale = self.step / self.divisor
         return Mean(
             {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in start.items()},
@@ -113,15 +110,10 @@ class Mechanism:
             nonfinite,
         )
 
-    def _generator(self, purpose: str, round_: int, client: int) -> torch.Generator:
-        if self.randomness == "system":
-            return torch.Generator().manual_seed(secrets.randbits(63))
-        return self.schedule.generator(purpose, round_, client)
-
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
     """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
-    finite = torch.stack([torch.isfinite(u.flatten(1)).all(1) for u in updates.values()]).all(0)
+    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in updates.values()]).all(0)
     if bool(finite.all()):
         return dict(updates), 0
     keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
@@ -130,6 +122,6 @@ def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
 
 def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:
     """Each update scaled to L2 norm at most C over all tensors together; the norm is taken in float64."""
-    norms = torch.stack([u.flatten(1).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
+    norms = torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
     factors = (clip / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
     return {name: u * factors.to(u.dtype).view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}

@@ -1,5 +1,6 @@
 """Accuracy and loss of the global model."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,8 @@ class Evaluator:
         return out
 
     @torch.no_grad()
-    def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+    def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:
+        """Which records are right, and the mean loss, None where it is not a number."""
         self.model.eval()
         hits, total = [], 0.0
         for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
@@ -51,4 +53,4 @@ class Evaluator:
             labels = labels.to(self.device)
             total += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
             hits.append((logits.argmax(1) == labels).cpu())
-        return torch.cat(hits), total / len(y)
+        return torch.cat(hits), total / len(y) if math.isfinite(total) else None

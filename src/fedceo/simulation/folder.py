@@ -20,6 +20,9 @@ from fedceo.config import Experiment, load_experiment, to_toml
 from fedceo.errors import UsageError
 from fedceo.methods import State
 
+BEGINNING = ("checkpoint.safetensors", "experiment.toml")
+"""What a run that was killed while it began may leave behind."""
+
 
 class RunFolder:
     """Reads and writes one run's files."""
@@ -35,14 +38,21 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def create(self, experiment: Experiment) -> None:
-        """Claim the folder for a new run; a folder that holds anything is refused."""
+    def create(self, experiment: Experiment, state: State, about: dict[str, Any]) -> None:
+        """Claim the folder for a new run and save its beginning; a folder that holds anything else is refused.
+
+        The experiment comes last: with it there is a run that can be resumed, without it there is none yet.
+        """
         if self.exists:
             raise UsageError(f"{self.path}: holds a run already; resume it with --resume or choose another --out")
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UsageError(f"{self.path}: not an empty folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path / "experiment.toml", to_toml(experiment).encode())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if any(file.name.removesuffix(".part") not in BEGINNING for file in self.path.iterdir()):
+                raise UsageError(f"{self.path}: not an empty folder")
+            self.save_checkpoint(state, about)
+            write_whole(self.path / "experiment.toml", to_toml(experiment).encode())
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written to ({error.strerror})") from None
 
     def experiment(self) -> Experiment:
         if not self.exists:
@@ -75,11 +85,9 @@ class RunFolder:
         tensors = {name: w.detach().cpu().contiguous() for name, w in state.flatten().items()}
         write_whole(self.path / "checkpoint.safetensors", save(tensors, metadata))
 
-    def load_checkpoint(self) -> tuple[State, dict[str, Any]] | None:
-        """The last state and what was said about it, or none when the run never got that far."""
+    def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
+        """The last state and what was said about it."""
         path = self.path / "checkpoint.safetensors"
-        if not path.exists():
-            return None
         tensors, metadata = read_tensors(path)
         if "about" not in metadata:
             raise UsageError(f"{path}: not a checkpoint of a run")

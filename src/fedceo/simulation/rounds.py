@@ -38,7 +38,7 @@ class Simulation:
         """noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism."""
         self.experiment, self.federation, self.model_name = experiment, federation, model_name
         self.noise_multiplier = noise_multiplier
-        self.schedule = Schedule(experiment.seed)
+        self.schedule = Schedule(experiment.seed, experiment.privacy.randomness)
         self.device = choose_device(experiment.train.device)
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
@@ -62,7 +62,9 @@ class Simulation:
         clients = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
         record: dict[str, Any] = {"round": t, "cohort": clients, "reports": len(clients)}
         uploads, losses = self._train(clients, t)
-        if uploads is not None:
+        if uploads is None:
+            self.state = self.method.idle(self.state)
+        else:
             self.state, about = self.method.aggregate(self.state, uploads, t)
             record |= {"nonfinite_updates": uploads.nonfinite} | about
         record["train_loss"] = losses
@@ -104,14 +106,20 @@ class Simulation:
             min_reports=privacy.min_reports or cohort.size,
             divisor=float(cohort.size),
             step=self.experiment.train.server_learning_rate,
-            randomness=privacy.randomness,
             schedule=self.schedule,
         )
 
     def _check(self, federation: Federation) -> None:
         check_model(self.model, federation.shape, federation.classes)
         if self.experiment.cohort.size > federation.clients:
-            raise UsageError(f"cohort.size: {self.experiment.cohort.size} of {federation.clients} clients")
+            raise UsageError(
+                f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
+            )
+        empty = next((client for client, places in enumerate(federation.train) if len(places) == 0), None)
+        if empty is not None:
+            raise UsageError(f"data: client {empty} has no records to train on")
+        if len(federation.test_y) == 0:
+            raise UsageError("data: there are no test records")
         layers = getattr(self.experiment.method, "layers", "all")
         try:
             select_layers(parameters_of(self.model), layers)

@@ -5,11 +5,13 @@ run.history, run.weights, run.result
 fedceo.load("runs/mine").model
 """
 
+import copy
 import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.errors import UsageError
-from fedceo.models import build_model
+from fedceo.models import build_model, parameters_of
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import REGIMES, privacy_rows, privacy_spec, solve_noise, summarise
@@ -74,7 +76,7 @@ def run(
     simulation = _prepare(_as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
     if folder is not None:
-        folder.create(simulation.experiment)
+        folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
     return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
 
 
@@ -92,17 +94,12 @@ def resume(
     if folder.finished:
         return load(path, model=model)
     simulation = _prepare(experiment, data, model)
-    saved = folder.load_checkpoint()
-    history, seconds = [], 0.0
-    if saved is None:
-        history = folder.rewind(0)
-    else:
-        state, about = saved
-        if about["identity"] != _identity(simulation):
-            raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
-        history = folder.rewind(about["round"])
-        simulation.state = state.placed_like(simulation.state.weights)
-        simulation.round, seconds = about["round"], about["seconds"]
+    state, about = folder.load_checkpoint()
+    if about["identity"] != _identity(simulation):
+        raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+    history, seconds = folder.rewind(about["round"]), about["seconds"]
+    simulation.state = state.placed_like(simulation.state.weights)
+    simulation.round = about["round"]
     return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
 
 
@@ -118,10 +115,12 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
         if result["model"] != experiment.model.name:
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
         model = build_model(experiment.model.name, tuple(result["record_shape"]), result["classes"], 0)
-    model.to(next(iter(weights.values())).dtype)
-    missing = set(dict(model.named_parameters())) ^ set(weights)
-    if missing:
-        raise UsageError(f"{path}: the model does not fit the saved weights, which differ in {sorted(missing)[0]}")
+    model = copy.deepcopy(model).to(next(iter(weights.values())).dtype)
+    expected = {name: w.shape for name, w in parameters_of(model).items()}
+    saved = {name: w.shape for name, w in weights.items()}
+    if expected != saved:
+        other = sorted(name for name in expected | saved if expected.get(name) != saved.get(name))[0]
+        raise UsageError(f"{path}: the model does not fit the saved weights, which differ in {other}")
     model.load_state_dict(weights, strict=False)
     return Run(experiment, folder.history(), weights, model.eval(), result, True, folder.path)
 
@@ -146,6 +145,7 @@ def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn
         name = experiment.model.name
     else:
         name = type(model).__name__
+        model = copy.deepcopy(model)  # the caller's stays as it is
     noise_multiplier = solve_noise(experiment, federation)
     privacy_spec(experiment, federation, noise_multiplier)  # what cannot be accounted for is refused
     return Simulation(experiment, federation, model, name, noise_multiplier)
@@ -169,7 +169,7 @@ def _carry_on(
         if folder is not None:
             folder.append(record)
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
-                _save(simulation, folder, time.perf_counter() - start)
+                folder.save_checkpoint(simulation.state, _about(simulation, time.perf_counter() - start))
         if on_round is not None:
             on_round(record)
     finished = simulation.round == experiment.train.rounds
@@ -183,20 +183,25 @@ def _carry_on(
     return Run(experiment, history, weights, simulation.model.eval(), result, finished, path)
 
 
-def _save(simulation: Simulation, folder: RunFolder, seconds: float) -> None:
-    about = {"round": simulation.round, "seconds": seconds, "identity": _identity(simulation)}
-    folder.save_checkpoint(simulation.state, about)
+def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
+    return {"round": simulation.round, "seconds": seconds, "identity": _identity(simulation)}
 
 
 def _identity(simulation: Simulation) -> str:
-    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine."""
+    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
     data = simulation.federation
-    digest = hashlib.sha256(to_toml(simulation.experiment).encode())
-    digest.update(np.ascontiguousarray(data.y.numpy()).tobytes())
-    for places in data.train:
-        digest.update(places.numpy().tobytes())
-    shapes = {name: tuple(w.shape) for name, w in simulation.model.named_parameters()}
-    digest.update(f"{shapes} {simulation.noise_multiplier} {simulation.engine}".encode())
+    shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
+    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type, data.mean, data.std)
+    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {_digest_of(data)}".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)  # the same data is asked about at every checkpoint
+def _digest_of(data: Federation) -> str:
+    digest = hashlib.sha256()
+    for tensor in (data.x, data.y, data.test_x, data.test_y, data.validation, *data.train):
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(np.ascontiguousarray(tensor.numpy()).data)
     return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fedceo.config import Experiment, FedCEO
 from fedceo.data import Federation
 from fedceo.privacy.spec import Row, Spec
+from fedceo.training.schedule import Schedule
 
 REGIMES = {
     "none": "no privacy",
@@ -22,7 +23,7 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     if not measured:
         return {"last": None, "best": None, "at_best_validation": None}
     best = max(measured, key=lambda r: r["test_accuracy"])
-    chosen = [r for r in measured if r["validation_loss"] is not None]
+    chosen = [r for r in measured if r["validation_accuracy"] is not None]
     by_validation = max(chosen, key=lambda r: r["validation_accuracy"]) if chosen else None
     return {
         "last": measured[-1]["test_accuracy"],
@@ -41,60 +42,87 @@ def default_delta(clients: int) -> float:
 def privacy_spec(
     experiment: Experiment, federation: Federation, noise_multiplier: float, participations: int | None = None
 ) -> Spec:
-    """What the accountant needs to know of a run, as planned or with the most rounds that a client was really in."""
+    """What the accountant needs to know of a run in which a client was in at most so many rounds.
+
+    Under record privacy clients of different sizes sample at different rates; the spec is that of the worst one.
+    """
     privacy, method, train = experiment.privacy, experiment.method, experiment.train
     release, interval = "average", None
     if isinstance(method, FedCEO) and method.restart != "mean":
         release = "stored" if method.restart == "stored" else "personalised"
         interval = method.interval
-    records = min(len(places) for places in federation.train)  # fewest records: highest sampling rate
-    per_epoch = -(-records // train.batch_size)
-    is_record = privacy.mechanism == "record"
     share = _share_factor(experiment)
-    return Spec(
+    spec = Spec(
         clients=federation.clients,
         cohort=experiment.cohort.size,
         rounds=train.rounds,
         noise_multiplier=noise_multiplier * share,
         delta=privacy.delta or default_delta(federation.clients),
-        mechanism=privacy.mechanism,
+        mechanism="none" if privacy.mechanism == "record" else privacy.mechanism,
         sampling=experiment.cohort.sampling,
         adjacency=privacy.adjacency,
         release=release,
         interval=interval,
         reports=privacy.min_reports if share > 1 else None,
         participations=participations,
-        record_rate=1 / per_epoch if is_record else None,
-        record_steps=per_epoch * train.local_epochs if is_record else None,
     )
+    return _worst_record_spec(spec, experiment, federation) if privacy.mechanism == "record" else spec
+
+
+def _worst_record_spec(spec: Spec, experiment: Experiment, federation: Federation) -> Spec:
+    from fedceo.privacy.accounting import answer  # slow to import, and not always needed
+
+    per_epoch = {-(-len(places) // experiment.train.batch_size) for places in federation.train}
+    specs = [
+        replace(spec, mechanism="record", record_rate=1 / n, record_steps=n * experiment.train.local_epochs)
+        for n in sorted(per_epoch)
+    ]
+    return specs[0] if len(specs) == 1 else max(specs, key=lambda each: answer(each, "server").epsilon or 0.0)
 
 
 def _share_factor(experiment: Experiment) -> float:
     """sqrt(K / min_reports): how much more noise each upload carries than its share of a full cohort's."""
-    privacy = experiment.privacy
-    if privacy.mechanism != "distributed" or privacy.min_reports is None:
+    if experiment.privacy.min_reports is None:
         return 1.0
-    return (experiment.cohort.size / privacy.min_reports) ** 0.5
+    return (experiment.cohort.size / experiment.privacy.min_reports) ** 0.5
+
+
+def planned_participations(experiment: Experiment, clients: int) -> int:
+    """The most rounds that a client will be in: known from the seed, else what is exceeded with probability 1e-5."""
+    cohort, rounds = experiment.cohort, experiment.train.rounds
+    if experiment.privacy.randomness == "system":
+        from scipy import stats
+
+        return int(stats.binom.ppf(1 - 1e-5, rounds, cohort.size / clients))
+    schedule = Schedule(experiment.seed)
+    drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling) for t in range(1, rounds + 1))
+    return max(Counter(client for members in drawn for client in members).values(), default=0)
 
 
 def solve_noise(experiment: Experiment, federation: Federation) -> float:
     """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
-    from fedceo.privacy.calibration import calibrate  # slow to import, and not always needed
-
     privacy = experiment.privacy
     if privacy.mechanism == "none":
         return 0.0
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
+    from fedceo.privacy.calibration import calibrate
+
     assert privacy.target_epsilon is not None
-    spec = privacy_spec(experiment, federation, 1.0)
-    return calibrate(privacy.target_epsilon, privacy.observer, spec) / _share_factor(experiment)
+    most = planned_participations(experiment, federation.clients)
+    sigma, spec = 1.0, privacy_spec(experiment, federation, 1.0, most)
+    while True:  # which client is the worst may depend on the noise
+        sigma = calibrate(privacy.target_epsilon, privacy.observer, spec) / _share_factor(experiment)
+        worst = privacy_spec(experiment, federation, sigma, most)
+        if (worst.record_rate, worst.record_steps) == (spec.record_rate, spec.record_steps):
+            return sigma
+        spec = worst
 
 
 def privacy_rows(
     experiment: Experiment, federation: Federation, noise_multiplier: float, history: list[dict[str, Any]]
 ) -> list[Row]:
-    """Who learns what, row by row; noise that a seed repeats protects from nobody who knows the seed."""
+    """Who learns what, row by row; what a seed repeats protects from nobody who knows the seed."""
     from fedceo.privacy.accounting import account
 
     counts = Counter(client for record in history for client in record["cohort"])

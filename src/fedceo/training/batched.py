@@ -6,6 +6,7 @@ Clients of different sizes are padded: a record that is not there has weight 0, 
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,7 +57,15 @@ class BatchedTrainer:
                 logits = logits_of(leaves, inputs, mask)
                 each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(present)
                 loss = (each * present).sum(1) / present.sum(1).clamp_min(1.0)
-                gradients = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+                gradients = dict(
+                    zip(
+                        leaves,
+                        torch.autograd.grad(
+                            loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+                        ),
+                        strict=True,
+                    )
+                )
                 loss = loss.detach()
             active = (step < steps).to(place.dtype)
             losses += loss * active / steps
@@ -84,7 +93,9 @@ class BatchedTrainer:
         mean = (losses * present).sum() / present.sum().clamp_min(1.0)
         return clipped_sum(gradients, present, clip), mean
 
-    def _noised(self, sums: Weights, noise: list[torch.Generator], expected: Tensor, work: Work) -> dict[str, Tensor]:
+    def _noised(
+        self, sums: Weights, noise: list[np.random.Generator], expected: Tensor, work: Work
+    ) -> dict[str, Tensor]:
         assert work.record is not None
         std = work.record.noise_multiplier * work.record.clip
         extra = [draw_noise({name: s[k] for name, s in sums.items()}, std, noise[k]) for k in range(len(noise))]

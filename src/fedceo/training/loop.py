@@ -76,6 +76,6 @@ class LoopTrainer:
             return self._loss(weights, x[None], y[None], None if mask is None else mask[None])
 
         axes = (None, 0, 0, None if mask is None else 0)
-        gradients, losses = vmap(grad_and_value(one), in_dims=axes)(dict(weights), x, y, mask)
+        gradients, losses = vmap(grad_and_value(one), in_dims=axes, randomness="different")(dict(weights), x, y, mask)
         present = torch.ones(len(x), dtype=x.dtype, device=x.device)
         return clipped_sum(gradients, present, work.record.clip), losses.mean()

@@ -1,8 +1,10 @@
 """Every random choice of a run as a function of (seed, purpose, round, client): randomness is data.
 
-Two engines given the same Schedule take the same batches, dropout masks and noise, whatever order they work in.
+Two engines given the same Schedule take the same batches, dropout masks and noise, whatever order they work in. With
+randomness = "system" all that privacy rests on (cohorts, batches, noise) comes from the operating system instead.
 """
 
+import secrets
 from dataclasses import dataclass
 from math import ceil
 
@@ -11,30 +13,39 @@ import torch
 from torch import Tensor
 
 PURPOSES = ("model", "cohort", "batches", "dropout", "record noise", "upload noise", "central noise")
+SECRET = ("cohort", "batches", "record noise", "upload noise", "central noise")
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The random choices that follow from one seed."""
+    """The random choices that follow from one seed, the secret ones only where randomness is "seeded"."""
 
     seed: int
+    randomness: str = "seeded"
 
-    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> torch.Generator:
-        """A generator of its own for every purpose, round and client, on the CPU."""
-        return torch.Generator().manual_seed(self.number(purpose, round_, client))
+    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
+        """A generator of its own for every purpose, round and client.
+
+        NumPy's, not torch's: torch's CPU generator keeps 32 bits of its seed, so that among some ten thousand draws two
+        would be the same, and noise that comes twice can be subtracted.
+        """
+        if self.randomness == "system" and purpose in SECRET:
+            return np.random.default_rng(secrets.randbits(256))
+        return np.random.default_rng(self._entropy(purpose, round_, client))
 
     def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
-        """63 well-mixed bits for the place named."""
-        entropy = np.random.SeedSequence([self.seed, PURPOSES.index(purpose), round_, client])
-        return int(entropy.generate_state(1, np.uint64)[0]) >> 1
+        """A seed for what must be seeded with a number."""
+        return int(self._entropy(purpose, round_, client).generate_state(1, np.uint64)[0]) >> 1
+
+    def _entropy(self, purpose: str, round_: int, client: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence([self.seed, PURPOSES.index(purpose), round_, client])
 
     def cohort(self, round_: int, clients: int, size: int, sampling: str) -> list[int]:
         """The clients of a round, ascending; under Poisson sampling there may be none."""
         generator = self.generator("cohort", round_)
         if sampling == "poisson":
-            joins = torch.rand(clients, generator=generator, dtype=torch.float64) < size / clients
-            return joins.nonzero().flatten().tolist()
-        return sorted(torch.randperm(clients, generator=generator)[:size].tolist())
+            return np.flatnonzero(generator.random(clients) < size / clients).tolist()
+        return sorted(generator.permutation(clients)[:size].tolist())
 
     def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
         """(steps, size) places of records, every epoch a new order; -1 fills the last batch of an epoch."""
@@ -42,7 +53,7 @@ class Schedule:
         generator = self.generator("batches", round_, client)
         places = torch.full((epochs, steps * size), -1, dtype=torch.int64)
         for epoch in range(epochs):
-            places[epoch, :records] = torch.randperm(records, generator=generator)
+            places[epoch, :records] = torch.from_numpy(generator.permutation(records))
         return places.view(epochs * steps, size)
 
     def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
@@ -52,7 +63,7 @@ class Schedule:
         """
         per_epoch = ceil(records / size)
         generator = self.generator("batches", round_, client)
-        taken = torch.rand(epochs * per_epoch, records, generator=generator) < 1 / per_epoch
+        taken = torch.from_numpy(generator.random((epochs * per_epoch, records)) < 1 / per_epoch)
         order = torch.where(taken, torch.arange(records), records).sort(1).values
         order = order[:, : max(1, int(taken.sum(1).max()))]
         return torch.where(order < records, order, -1)
@@ -62,4 +73,5 @@ class Schedule:
     ) -> Tensor:
         """(steps, batch, *shape) of 0 and 1 / keep."""
         generator = self.generator("dropout", round_, client)
-        return (torch.rand(*rows, *shape, generator=generator) < keep).to(torch.float32).mul_(1 / keep)
+        drawn = torch.from_numpy(generator.random((*rows, *shape), dtype=np.float32))
+        return (drawn < keep).to(torch.float32).mul_(1 / keep)
