@@ -150,7 +150,8 @@ class FedCEO(Section):
     restart: Literal["own", "mean", "slot", "stored"] = "own"
     """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
     mean: the mean of the smoothed models, always. slot: the smoothed model of its place in the cohort. stored: at
-    every restart the client's last stored model, however old, as in the authors' program."""
+    every restart the client's last stored model, however old, as in the authors' program (where a client that was
+    never seen does not train at all; here it trains from the global model)."""
     layers: str | list[str] = "all"
     """Which layers are smoothed: "all", "last N", or a list of names."""
 

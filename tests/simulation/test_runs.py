@@ -361,6 +361,18 @@ def test_a_folder_whose_run_was_killed_while_it_began_can_be_used(tmp_path: Path
         fedceo.run(changed(train={"rounds": 1}), out=tmp_path / "file" / "below")
 
 
+def test_a_file_of_your_own_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "my.npz", x=rng.normal(size=(200, 6)).astype(np.float32), y=rng.integers(3, size=200))
+    monkeypatch.chdir(tmp_path)
+    table = TABLE | {"data": {"path": "my.npz", "clients": 10}}
+    rounds = iter(range(100))
+    fedceo.run(table, out="run", should_stop=lambda: next(rounds) == 2)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert fedceo.resume(tmp_path / "run").finished
+
+
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     short = changed(train={"rounds": 2})
     fedceo.run(short, out=tmp_path / "run")

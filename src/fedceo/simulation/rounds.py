@@ -49,6 +49,8 @@ class Simulation:
         self.engine = choose_engine(place, train.engine, experiment.cohort.size, train.batch_size, record_level)
         self.trainer = make_trainer(place, self.engine)
         self.method = make_method(experiment.method, train)
+        if self.method.needs_stack and experiment.privacy.mechanism == "central":
+            raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
         self.mechanism = self._mechanism()
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
         self.sizes = torch.tensor([len(places) for places in federation.train], dtype=torch.float64)

@@ -127,8 +127,13 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
 
 def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
     if isinstance(given, Experiment):
-        return given
-    return parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
+        experiment = given
+    else:
+        experiment = parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
+    # A run may be resumed from another folder.
+    places = {name: getattr(experiment.data, name) for name in ("path", "root")}
+    absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
+    return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
 
 
 def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn.Module | None) -> Simulation:
