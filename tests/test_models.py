@@ -43,3 +43,15 @@ def test_what_does_not_fit_is_refused() -> None:
         check_model(nn.Linear(6, 3), (6,), 4)
     with pytest.raises(UsageError, match="keeps running statistics"):
         check_model(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), 3)
+
+
+def test_the_stacked_form_is_the_same_network() -> None:
+    models = [build_model("mlp", (6,), 3, seed) for seed in range(4)]
+    weights = {
+        name: torch.stack([dict(m.named_parameters())[name] for m in models])
+        for name in ("input.weight", "hidden.weight")
+    }
+    x, mask = torch.randn(4, 5, 6), 2.0 * (torch.rand(4, 5, 64) < 0.5)
+    for given in (None, mask):
+        expected = torch.stack([m(x[k], None if given is None else given[k]) for k, m in enumerate(models)])
+        assert torch.allclose(models[0].forward_stacked(weights, x, given), expected, atol=1e-6)

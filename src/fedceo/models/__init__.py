@@ -3,6 +3,8 @@
 A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule):
 it says the shape of one record's mask in `mask_shape` and the probability of a one in `keep`. Without a mask nothing
 is dropped.
+
+A model may say in `forward_stacked` how K of it run at once; for any other torch.func works it out, at some cost.
 """
 
 from collections.abc import Callable, Mapping

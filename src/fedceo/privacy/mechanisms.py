@@ -113,9 +113,10 @@ class Mechanism:
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
     """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
-    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in updates.values()]).all(0)
-    if bool(finite.all()):
+    sums = torch.stack([flat(u).sum(1) for u in updates.values()])
+    if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
         return dict(updates), 0
+    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in updates.values()]).all(0)
     keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
     return {name: torch.where(keep[name], u, 0.0) for name, u in updates.items()}, int((~finite).sum())
 

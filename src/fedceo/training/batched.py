@@ -39,7 +39,8 @@ class BatchedTrainer:
         momenta = {name: torch.zeros_like(w) for name, w in weights.items()}
         losses = torch.zeros(len(clients), dtype=place.dtype, device=place.device)
         mask_axis = None if masks is None else 0
-        logits_of = vmap(self._logits, in_dims=(0, 0, mask_axis))
+        stacked = getattr(place.model, "forward_stacked", None)
+        logits_of = stacked or vmap(self._logits, in_dims=(0, 0, mask_axis))
         private = None
         if work.record:
             private = vmap(partial(self._private_step, clip=work.record.clip), in_dims=(0, 0, 0, 0, mask_axis))
