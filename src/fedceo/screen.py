@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedceo.errors import UsageError
 from fedceo.simulation.runs import Run
 
 Advance = Callable[[dict[str, Any]], None]
@@ -48,8 +49,6 @@ def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterat
 
 def events(folder: Path) -> Advance:
     """A function that writes each round's numbers as TensorBoard events into the folder."""
-    from fedceo.errors import UsageError
-
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -139,8 +138,9 @@ def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
     out = console()
     for kind, entries in inventory.items():
         out.print(f"[bold]{kind}[/bold]")
+        width = max(map(len, entries), default=0)
         for name, line in entries.items():
-            out.print(f"  {name:<12} {line}", highlight=False)
+            out.print(f"  {name:<{width}}  {line}", highlight=False)
         if not entries:
             out.print("  none here")
 

@@ -52,32 +52,37 @@ def privacy_spec(
         release = "stored" if method.restart == "stored" else "personalised"
         interval = method.interval
     share = _share_factor(experiment)
-    spec = Spec(
-        clients=federation.clients,
-        cohort=experiment.cohort.size,
-        rounds=train.rounds,
-        noise_multiplier=noise_multiplier * share,
-        delta=privacy.delta or default_delta(federation.clients),
-        mechanism="none" if privacy.mechanism == "record" else privacy.mechanism,
-        sampling=experiment.cohort.sampling,
-        adjacency=privacy.adjacency,
-        release=release,
-        interval=interval,
-        reports=privacy.min_reports if share > 1 else None,
-        participations=participations,
-    )
-    return _worst_record_spec(spec, experiment, federation) if privacy.mechanism == "record" else spec
-
-
-def _worst_record_spec(spec: Spec, experiment: Experiment, federation: Federation) -> Spec:
+    specs = [
+        Spec(
+            clients=federation.clients,
+            cohort=experiment.cohort.size,
+            rounds=train.rounds,
+            noise_multiplier=noise_multiplier * share,
+            delta=privacy.delta or default_delta(federation.clients),
+            mechanism=privacy.mechanism,
+            sampling=experiment.cohort.sampling,
+            adjacency=privacy.adjacency,
+            release=release,
+            interval=interval,
+            reports=privacy.min_reports if share > 1 else None,
+            participations=participations,
+            record_rate=1 / batches if batches else None,
+            record_steps=batches * train.local_epochs if batches else None,
+        )
+        for batches in _batches_per_epoch(experiment, federation)
+    ]
+    if len(specs) == 1:
+        return specs[0]
     from fedceo.privacy.accounting import answer  # slow to import, and not always needed
 
-    per_epoch = {-(-len(places) // experiment.train.batch_size) for places in federation.train}
-    specs = [
-        replace(spec, mechanism="record", record_rate=1 / n, record_steps=n * experiment.train.local_epochs)
-        for n in sorted(per_epoch)
-    ]
-    return specs[0] if len(specs) == 1 else max(specs, key=lambda each: answer(each, "server").epsilon or 0.0)
+    return max(specs, key=lambda spec: answer(spec, "server").epsilon or 0.0)
+
+
+def _batches_per_epoch(experiment: Experiment, federation: Federation) -> list[int]:
+    """ceil(n / B) of all clients, each number once; under record privacy alone it matters, else 0."""
+    if experiment.privacy.mechanism != "record":
+        return [0]
+    return sorted({-(-len(places) // experiment.train.batch_size) for places in federation.train})
 
 
 def _share_factor(experiment: Experiment) -> float:
