@@ -7,11 +7,15 @@
 of your own. Rooms of their own: fedceo.tensors, fedceo.data, fedceo.models, fedceo.privacy.
 """
 
-from fedceo import tensors
-from fedceo.config import Experiment, load_experiment, parse_experiment
-from fedceo.data import Federation, Source, from_arrays
-from fedceo.errors import UsageError
-from fedceo.simulation.runs import Run, load, resume, run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedceo import tensors
+    from fedceo.config import Experiment, load_experiment, parse_experiment
+    from fedceo.data import Federation, Source, from_arrays
+    from fedceo.errors import UsageError
+    from fedceo.simulation.runs import Run, load, resume, run
 
 __version__ = "0.1.0"
 
@@ -30,3 +34,20 @@ __all__ = [
     "run",
     "tensors",
 ]
+
+_HOMES = {
+    "fedceo.config": ("Experiment", "load_experiment", "parse_experiment"),
+    "fedceo.data": ("Federation", "Source", "from_arrays"),
+    "fedceo.errors": ("UsageError",),
+    "fedceo.simulation.runs": ("Run", "load", "resume", "run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used: torch takes seconds, and the accountant does without it."""
+    if name == "tensors":
+        return import_module("fedceo.tensors")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
 
 app = typer.Typer(
@@ -19,6 +20,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(privacy_app, name="privacy")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

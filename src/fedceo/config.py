@@ -72,6 +72,8 @@ class Cohort(Section):
     """K, the clients of a round; the expected number under Poisson sampling."""
     sampling: Literal["fixed", "poisson"] = "fixed"
     """fixed: K of N without replacement. poisson: each client with probability K/N, on its own."""
+    dropout: Fraction = 0.0
+    """Probability that a client of the cohort does not report, each on its own."""
 
 
 class Train(Section):
@@ -112,13 +114,18 @@ class Privacy(Section):
     target_epsilon: Positive | None = None
     """The epsilon that the noise multiplier is solved for."""
     observer: Literal["outsider", "participant", "server", "client"] = "outsider"
-    """Whose epsilon target_epsilon speaks of."""
+    """Whose epsilon target_epsilon and max_epsilon speak of."""
+    max_epsilon: Positive | None = None
+    """The run ends before the round that would raise the observer's epsilon above this."""
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
     """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Left out: min(1e-5, N^-1.1)."""
     min_reports: Count | None = None
-    """Reports that the noise shares are sized for: each client adds N(0, sigma^2 C^2 / min_reports); left out: K."""
+    """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
+    reports is discarded. Left out: shares for K, and fewer reports mean less noise, which the rows show."""
+    participation_cap: Count | None = None
+    """Rounds after which a client sends nothing of its own any more: noise alone under distributed, nothing else."""
     randomness: Literal["seeded", "system"] = "seeded"
     """seeded: noise from the experiment's seed, repeatable, void against whoever knows it. system: from the operating
     system's entropy."""
@@ -130,6 +137,9 @@ class Privacy(Section):
             raise ValueError('mechanism "none" takes neither noise_multiplier nor target_epsilon')
         if self.mechanism != "none" and given != 1:
             raise ValueError("exactly one of noise_multiplier and target_epsilon is needed")
+        for name in ("max_epsilon", "participation_cap"):
+            if self.mechanism == "none" and getattr(self, name) is not None:
+                raise ValueError(f'mechanism "none" takes no {name}')
         return self
 
 

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedceo.errors import UsageError
-from fedceo.simulation.runs import Run
+
+if TYPE_CHECKING:
+    from fedceo.simulation.runs import Run
 
 Advance = Callable[[dict[str, Any]], None]
 
@@ -66,7 +68,7 @@ def events(folder: Path) -> Advance:
     return write
 
 
-def show_run(run: Run, folder: Path) -> None:
+def show_run(run: "Run", folder: Path) -> None:
     """A finished run's tables, or how to go on with an unfinished one."""
     if run.finished:
         show_result(run.result, folder)
@@ -89,12 +91,16 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
         table.add_row(name, percent(result["accuracy"][key]))
     out.print(table)
     show_privacy(result["privacy"], out)
+    if result["ended_early"]:
+        out.print(f"ended early by {result['ended_early']}")
+    if result["discarded_rounds"]:
+        out.print(f"{result['discarded_rounds']} rounds had fewer reports than privacy.min_reports and were discarded")
     if result["nonfinite_updates"]:
         out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
     out.print(f"results: {folder}")
 
 
-def show_comparison(runs: Mapping[str, Run], folder: Path) -> None:
+def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     """Several runs beside each other, and the privacy rows of those that have any."""
     out = console()
     table = Table("", "regime", "noise multiplier", *(NAMES.values()), "seconds", title="test accuracy, %")
@@ -121,15 +127,35 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
     if all(row["epsilon"] is None for row in rows):
         out.print(f"privacy: none ({rows[0]['assumption']})")
         return
-    table = Table(
-        "observer", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "under which assumption"
-    )
+    several = len({row["mechanism"] for row in rows}) > 1
+    notes = list(dict.fromkeys(row["assumption"] for row in rows))
+    table = Table("observer", *(["mechanism"] if several else []), "unit", "adjacency", "sampling")
+    table.add_column("epsilon", justify="right")
+    for name in ("delta", "accountant", "note"):
+        table.add_column(name)
     for row in rows:
-        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}"
         table.add_row(
-            row["observer"], row["unit"], row["adjacency"], row["sampling"], epsilon, f"{row['delta']:.1e}",
-            row["accountant"], row["assumption"],
+            row["observer"], *([row["mechanism"]] if several else []), row["unit"], row["adjacency"], row["sampling"],
+            "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}", f"{row['delta']:.1e}", row["accountant"],
+            str(notes.index(row["assumption"]) + 1),
         )  # fmt: skip
+    out.print(table)
+    grid = Table.grid(padding=(0, 1))
+    for number, note in enumerate(notes, 1):
+        grid.add_row(f"{number:>2}", note)
+    out.print(grid, highlight=False)
+
+
+def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
+    """The noise multiplier of each mechanism that may be meant."""
+    table = Table("mechanism", "noise multiplier", "epsilon", "delta", "under which assumption")
+    for each in found:
+        table.add_row(
+            each["mechanism"], f"{each['noise_multiplier']:.4g}", f"{each['epsilon']:.4g}", f"{each['delta']:.1e}",
+            each["assumption"],
+        )  # fmt: skip
+    out = console()
+    out.print(f"noise for an epsilon of {epsilon:g} against the {found[0]['observer']}, per {found[0]['unit']}:")
     out.print(table)
 
 

@@ -13,12 +13,10 @@ from scipy import stats
 
 from fedceo.errors import UsageError
 from fedceo.privacy.accounting import Row, Spec, account
+from fedceo.privacy.gaussian import drawn_gaussian_epsilon, gaussian_delta, gaussian_epsilon
 from fedceo.privacy.sampled_pld import (
     Round,
     averages_epsilon,
-    drawn_gaussian_epsilon,
-    gaussian_delta,
-    gaussian_epsilon,
     personalised_epsilon,
 )
 
@@ -45,7 +43,7 @@ def epsilon(asked: Spec, observer: str = "outsider") -> float:
 
 
 def poisson(multiplier: float, rate: float = 0.1, rounds: int = 300, adjacency: str = "zero-out") -> float:
-    return averages_epsilon(Round.of(rate, multiplier, adjacency, hidden_size=True), rounds, DELTA)
+    return averages_epsilon(((Round.of(rate, multiplier, adjacency, hidden_size=True), rounds),), DELTA)
 
 
 def by_sigma(*wanted: float) -> list[tuple[float, float]]:
@@ -153,7 +151,7 @@ def test_personalised_with_poisson_averages(sigma: float, interval: int, wanted:
     multiplier = sigma * math.sqrt(0.9)
     average = Round.of(0.1, multiplier, "zero-out", hidden_size=True)
     after = Round.of(1.0, multiplier, "zero-out")
-    found = personalised_epsilon(average, after, 0.1, math.sqrt(10) / sigma, 300, interval, DELTA)
+    found = personalised_epsilon(average, after, 0.1, math.sqrt(10) / sigma, 300, 300 // interval, DELTA)
     assert found == one_percent(wanted)
 
 
@@ -170,7 +168,7 @@ def test_personalised_product_is_the_sum_of_the_specification() -> None:
         q,
         math.sqrt(4) / sigma,
         rounds,
-        interval,
+        smoothings,
         DELTA,
     )
     delta = 0.0
@@ -378,10 +376,18 @@ def test_distributed_noise_never_gets_the_poisson_row() -> None:
 
 
 def test_missing_reports_cost_under_distributed_noise_only() -> None:
-    assert epsilon(spec(2.0, reports=7)) == pytest.approx(epsilon(spec(2.0 * math.sqrt(0.7))), rel=1e-9)
-    assert epsilon(spec(2.0, sampling="poisson", reports=7)) > epsilon(spec(2.0, sampling="poisson"))
-    assert epsilon(spec(2.0, "central", reports=7)) == epsilon(spec(2.0, "central"))
-    assert epsilon(spec(2.0, reports=7), "server") == epsilon(spec(2.0), "server")
+    seven = {"reports": ((7, 300),)}
+    assert epsilon(spec(2.0, **seven)) == pytest.approx(epsilon(spec(2.0 * math.sqrt(0.7))), rel=1e-9)
+    assert epsilon(spec(2.0, sampling="poisson", **seven)) == epsilon(spec(2.0, **seven))
+    assert epsilon(spec(2.0, "central", **seven)) == epsilon(spec(2.0, "central"))
+    assert epsilon(spec(2.0, **seven), "server") == epsilon(spec(2.0), "server")
+
+
+def test_rounds_with_different_reports_compose() -> None:
+    some = epsilon(spec(2.0, reports=((7, 100), (10, 200))))
+    assert epsilon(spec(2.0)) < some < epsilon(spec(2.0, reports=((7, 300),)))
+    assert epsilon(spec(2.0, reports=((10, 120), (10, 180)))) == pytest.approx(epsilon(spec(2.0)), rel=1e-4)
+    assert "as few as 7 reports" in rows(spec(2.0, reports=((7, 1), (10, 299))))["outsider"].assumption
 
 
 def test_a_lone_member_hides_nothing_from_itself() -> None:
@@ -399,7 +405,7 @@ def test_large_epsilons_say_that_they_mean_little() -> None:
 def test_rows_are_plain_data() -> None:
     row = rows(spec(participations=30))["server"]
     assert list(row.as_dict()) == [
-        "observer", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "assumption"
+        "observer", "mechanism", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "assumption"
     ]  # fmt: skip
     assert row.as_dict()["epsilon"] == row.epsilon
 
@@ -448,7 +454,7 @@ def test_monotone(sigma: float, cohort: int, rounds: int, fields: dict[str, Any]
         ({"delta": math.nan}, "delta"),
         ({"cohort": 101}, "more than the 100 clients"),
         ({"cohort": 0}, "cohort: 0"),
-        ({"rounds": 0}, "rounds: 0"),
+        ({"rounds": -1}, "rounds: -1"),
         ({"sigma": -1.0}, "noise_multiplier: -1"),
         ({"sigma": math.inf}, "noise_multiplier: inf"),
         ({"mechanism": "local"}, "expected one of none, distributed"),
@@ -457,9 +463,12 @@ def test_monotone(sigma: float, cohort: int, rounds: int, fields: dict[str, Any]
         ({"release": "all"}, "release"),
         ({"release": "personalised"}, "interval"),
         ({"release": "personalised", "interval": 0}, "interval: 0"),
-        ({"reports": 11}, "reports: 11"),
-        ({"reports": 0}, "reports: 0"),
-        ({"participations": 301}, "participations: 301"),
+        ({"reports": ((11, 300),)}, "reports: 11"),
+        ({"reports": ((0, 300),)}, "reports: 0"),
+        ({"reports": ((7, 299),)}, "add up"),
+        ({"reports": ((7, 300),), "min_reports": 8}, "expected 8 to 10"),
+        ({"min_reports": 11}, "min_reports: 11"),
+        ({"participations": -1}, "participations: -1"),
         ({"participation_cap": 0}, "participation_cap: 0"),
         ({"mechanism": "record"}, "record_rate"),
         ({"mechanism": "record", "record_rate": 1.5, "record_steps": 1}, "record_rate: 1.5"),

@@ -15,7 +15,7 @@ from torch import nn
 
 import fedceo
 from fedceo.errors import UsageError
-from fedceo.simulation.summary import privacy_spec
+from fedceo.simulation.spending import privacy_spec, sizes_of
 from tests.small import SmallConv, federation
 
 TABLE: dict[str, Any] = {
@@ -119,7 +119,14 @@ def test_an_empty_cohort_leaves_the_model_as_it_was() -> None:
 def test_folder_and_load(tmp_path: Path) -> None:
     run = fedceo.run(TABLE, out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"}
+    assert names == {
+        "experiment.toml",
+        "metrics.jsonl",
+        "ledger.jsonl",
+        "checkpoint.safetensors",
+        "model.safetensors",
+        "result.json",
+    }
     back = fedceo.load(tmp_path / "run")
     assert same_weights(run, back) and back.history == run.history
     x = torch.rand(5, 1, 8, 8)
@@ -330,7 +337,7 @@ def test_record_rows_speak_of_the_worst_client() -> None:
             privacy={"mechanism": "record", "noise_multiplier": 0.3},
         )
     )
-    assert privacy_spec(settings, data, 0.3, 1).record_steps == 7
+    assert privacy_spec(settings, sizes_of(data), 0.3, 1).record_steps == 7
 
 
 def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -> None:

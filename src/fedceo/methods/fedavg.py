@@ -27,6 +27,9 @@ class FedAvg:
         self.optimizer = optimizer
         self.learning_rate = learning_rate
 
+    def smooths(self, round_: int) -> bool:
+        return False
+
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         return repeat(state.weights, len(clients))
 

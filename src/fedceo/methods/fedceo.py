@@ -24,6 +24,9 @@ class FedCEO:
         self.settings = settings
         self.needs_stack = settings.restart != "mean"
 
+    def smooths(self, round_: int) -> bool:
+        return round_ % self.settings.interval == 0
+
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """Clients restart from smoothed models in the round after a smoothing, from the global model otherwise."""
         if not state.personal or (round_ - 1) % self.settings.interval != 0:
@@ -37,7 +40,7 @@ class FedCEO:
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         stored = state.personal if self.settings.restart == "stored" else {}
-        if round_ % self.settings.interval != 0:
+        if not self.smooths(round_):
             return State(uploads.mean(), self._remember(stored, uploads)), {"smoothed": False}
         threshold = self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength)
         about = {"smoothed": True, "threshold": threshold}

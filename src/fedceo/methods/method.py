@@ -67,6 +67,9 @@ class Method(Protocol):
 
     needs_stack: bool
 
+    def smooths(self, round_: int) -> bool:
+        """Whether the round ends with a smoothing, which shows more than an average where models are personal."""
+
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """What each client of the cohort trains from: name -> (K, ...)."""
 

@@ -13,17 +13,25 @@ from typing import NamedTuple
 from scipy import stats
 
 from fedceo.errors import UsageError
+from fedceo.privacy.gaussian import drawn_gaussian_epsilon, drawn_gaussians_epsilon, gaussian_epsilon
 from fedceo.privacy.sampled_pld import (
+    Averages,
     Round,
-    Stratum,
     averages_epsilon,
-    drawn_gaussian_epsilon,
-    drawn_round,
-    gaussian_epsilon,
     memberships_show,
     personalised_epsilon,
+    told_epsilon,
 )
 from fedceo.privacy.spec import Row, Spec
+from fedceo.privacy.views import (
+    average_round,
+    averages_seen,
+    cap_binds,
+    cap_is_harmless,
+    multiplier,
+    round_after,
+    upload_mu,
+)
 
 __all__ = ["OBSERVERS", "Row", "Spec", "account", "answer"]
 
@@ -40,6 +48,10 @@ NONE = "none"
 SIZE_SHOWS = (
     "the number of reports shows in the variance of an average, so given that number the cohort counts as one of fixed "
     "size with that many shares of noise"
+)
+CAPPED = (
+    "a cap on participations ties the rounds together, so that nothing counts as amplified and all memberships count "
+    "as told"
 )
 NO_USER_LEVEL = "noise in local training protects single records; for a whole client nothing is promised to anyone"
 
@@ -62,6 +74,8 @@ def account(spec: Spec) -> list[Row]:
         rows.append(_row(spec, "outsider", Answer(None, NONE, NO_USER_LEVEL)))
     if spec.mechanism in ("distributed", "central") and spec.noise_multiplier > 0:
         rows.append(_row(spec, "paper", _paper(spec)))
+        if (spec.mechanism, spec.release, spec.sampling) == ("distributed", "personalised", "poisson"):
+            rows.append(_row(spec, "client if sizes were hidden", _personalised_with_hidden_sizes(spec)))
     return rows
 
 
@@ -84,6 +98,8 @@ def answer(spec: Spec, observer: str) -> Answer:
         return _records(spec, _participation_counts(spec)[0])
     if observer == "server":
         return _server(spec)
+    if spec.rounds == 0:
+        return Answer(0.0, CLOSED_FORM, "nothing was released")
     if spec.release == "average":
         return _averages(spec, observer)
     if spec.mechanism == "central":
@@ -105,7 +121,17 @@ def _row(spec: Spec, observer: str, found: Answer) -> Row:
         epsilon, assumption = None, f"{assumption}; no finite epsilon found at this delta"
     if epsilon is not None and epsilon > LITTLE:
         assumption += f"; an epsilon above {LITTLE:g} means that the guarantee means little"
-    return Row(observer, found.unit, spec.adjacency, found.sampling, epsilon, spec.delta, found.accountant, assumption)
+    return Row(
+        observer=observer,
+        mechanism=spec.mechanism,
+        unit=found.unit,
+        adjacency=spec.adjacency,
+        sampling=found.sampling,
+        epsilon=epsilon,
+        delta=spec.delta,
+        accountant=found.accountant,
+        assumption=assumption,
+    )
 
 
 def _server(spec: Spec) -> Answer:
@@ -113,15 +139,16 @@ def _server(spec: Spec) -> Answer:
         return Answer(None, NONE, "the server adds the noise itself after seeing every update: it must be trusted")
     if spec.adjacency == "add-remove":
         return Answer(None, NONE, "the server sees who is present; ask for zero-out or replace-one")
-    upload_mu = spec.shift * math.sqrt(spec.cohort) / spec.noise_multiplier
     count, meaning, is_mean = _participation_counts(spec)[0]
+    shares = "K" if spec.min_reports is None else "min_reports"
     assumption = (
-        f"sees each upload, z = sigma/sqrt(K), and who sent it, so nothing is amplified; {count:g} uploads, {meaning}"
+        f"sees each upload, z = sigma/sqrt({shares}), and who sent it, so nothing is amplified; {count:g} uploads, "
+        f"{meaning}"
     )
     if is_mean:
-        drawn = drawn_gaussian_epsilon(upload_mu, spec.rate, spec.rounds, spec.delta)
+        drawn = drawn_gaussian_epsilon(upload_mu(spec), spec.rate, spec.rounds, spec.delta)
         assumption += f", which some clients exceed; over the draw of the cohorts epsilon is {drawn:.4g}"
-    return Answer(gaussian_epsilon(upload_mu * math.sqrt(count), spec.delta), CLOSED_FORM, assumption)
+    return Answer(gaussian_epsilon(upload_mu(spec) * math.sqrt(count), spec.delta), CLOSED_FORM, assumption)
 
 
 class Count(NamedTuple):
@@ -159,101 +186,88 @@ def _averages(spec: Spec, observer: str) -> Answer:
     who = "sees averages, not who was in"
     if curious:
         who = f"sees averages, not who else was in; knows its own {'share of noise' if shares else 'update'}"
+    if shares and spec.fewest_reports < spec.share:
+        who += f"; as few as {spec.fewest_reports} reports in a round, which carry less noise"
     if curious and spec.clients == 1:
         return Answer(0.0, CLOSED_FORM, "there is no other client")
+    averages = averages_seen(spec, curious)
     if everyone:
-        mu = spec.shift / _multiplier(spec, curious)
-        epsilon = gaussian_epsilon(mu * math.sqrt(spec.rounds), spec.delta)
+        # where a cap ends a client's part, the rounds with the least noise may be the ones before it
+        mus = [spec.shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
+        epsilon = gaussian_epsilon(math.hypot(*sorted(mus)[-(spec.participation_cap or len(mus)) :]), spec.delta)
         return Answer(epsilon, CLOSED_FORM, f"{who}; everyone is in every round, so nothing is amplified")
-    average = _average_round(spec, curious)
-    epsilon = averages_epsilon(average, spec.rounds, spec.delta)
+    if cap_binds(spec) and not cap_is_harmless(spec):
+        if spec.adjacency == "add-remove":
+            return Answer(None, NONE, f"{CAPPED}, which a client that is gone has none of; ask for zero-out")
+        epsilon = told_epsilon(averages, spec.delta, spec.participation_cap)
+        return Answer(epsilon, f"{CLOSED_FORM}, with all memberships told", f"{who}; {CAPPED}", spec.sampling)
+    epsilon = averages_epsilon(averages, spec.delta)
     if spec.sampling == "fixed":
-        words = _fixed_size_words(spec, curious, epsilon)
+        words = _fixed_size_words(spec, averages, epsilon)
     elif shares:
         words = SIZE_SHOWS
     else:
         words = "cohort sizes stay hidden and the divisor is K whatever they are"
-    return Answer(epsilon, _accountant(average), f"{who}; {words}", spec.sampling)
+    return Answer(epsilon, _accountant(averages), f"{who}; {words}", spec.sampling)
 
 
-def _accountant(average: Round) -> str:
-    if memberships_show(average):
+def _accountant(averages: Averages) -> str:
+    if any(memberships_show(average) for average, _ in averages):
         return f"{CLOSED_FORM}, with all memberships told"
-    return POISSON if average.hidden_size else FIXED
+    return POISSON if all(average.hidden_size for average, _ in averages) else FIXED
 
 
-def _fixed_size_words(spec: Spec, curious: bool, epsilon: float) -> str:
+def _fixed_size_words(spec: Spec, averages: Averages, epsilon: float) -> str:
     words = "a client that is in keeps another one out, so sums differ by up to 2C"
-    if spec.adjacency != "zero-out":
+    if spec.adjacency != "zero-out" or not averages:
         return words
-    told = drawn_gaussian_epsilon(1 / _multiplier(spec, curious), spec.rate, spec.rounds, spec.delta)
+    told = told_epsilon(averages, spec.delta)
     better = f", and so is {told:.4g}, the epsilon with all memberships told" if told < epsilon else ""
     return f"{words}; an upper bound{better}"
 
 
-def _multiplier(spec: Spec, curious: bool) -> float:
-    """z of an average; a curious participant takes its own share of distributed noise away."""
-    if spec.mechanism == "central":
-        return spec.noise_multiplier
-    reports = spec.cohort if spec.reports is None else spec.reports
-    # a lone report is not the participant's own: that would leave nobody to learn about
-    noisy = max(reports - 1, min(reports, 1)) if curious else reports
-    return spec.noise_multiplier * math.sqrt(noisy / spec.cohort)
-
-
-def _average_round(spec: Spec, curious: bool) -> Round:
-    """What one average shows; a curious participant picks its client among the N - 1 others."""
-    if spec.sampling == "poisson" and spec.mechanism == "central":
-        return Round.of(spec.rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
-    if spec.sampling == "poisson":
-        pool = spec.clients - curious
-        # nobody in: nothing is released
-        return drawn_round(
-            pool, spec.rate, lambda m: (m / pool, _drawn_multiplier(spec, m, curious)) if m else None, spec.adjacency
-        )
-    if not curious:
-        return Round.of(spec.rate, _multiplier(spec, curious), spec.adjacency)
-    pool, cohort = spec.clients - 1, spec.cohort
-    own_out = (Stratum(1.0, cohort / pool, _multiplier(spec, curious=False)),)
-    own_in = (Stratum(1.0, (cohort - 1) / pool, _multiplier(spec, curious)),)
-    return Round((own_out, own_in) if cohort > 1 else (own_out,), spec.adjacency)
-
-
-def _round_after(spec: Spec) -> Round:
-    """The average after a smoothing, for a client that is known to be in both, as seen by a participant."""
-    if spec.sampling == "fixed":
-        return Round.of(1.0, _multiplier(spec, curious=True), spec.adjacency)
-    return drawn_round(
-        spec.clients - 2, spec.rate, lambda m: (1.0, _drawn_multiplier(spec, m + 1, curious=True)), spec.adjacency
-    )
-
-
-def _drawn_multiplier(spec: Spec, reports: int, curious: bool) -> float:
-    """z of an average with that many shares of noise in it, or with the fewest reports if they are fewer."""
-    drawn = spec.noise_multiplier * math.sqrt(reports / spec.cohort)
-    return drawn if spec.reports is None else min(drawn, _multiplier(spec, curious))
-
-
 def _personalised(spec: Spec) -> Answer:
     """FedCEO's personal models: with them averages re-release single states, so this is everybody's row."""
-    assert spec.interval is not None
     if spec.adjacency == "add-remove":
         return Answer(None, NONE, "smoothing shows who is present; ask for zero-out or replace-one")
     assumption = (
-        "personal models come from the stack of uploads: nothing is amplified in the smoothing rounds, one in "
-        f"{spec.interval}, nor right after them; averages re-release single states, so outsiders have this row too"
+        "personal models come from the stack of uploads: nothing is amplified in the smoothing rounds, "
+        f"{spec.smoothed_rounds} of {spec.rounds}, nor right after them; averages re-release single states, so "
+        "outsiders have this row too"
     )
-    upload_mu = spec.shift * math.sqrt(spec.cohort) / spec.noise_multiplier
+    smoothed, others = (upload_mu(spec), spec.smoothed_rounds), spec.rounds - spec.smoothed_rounds
     if spec.cohort == spec.clients:
-        smoothings = spec.rounds // spec.interval
-        average_mu = spec.shift / _multiplier(spec, curious=True)
-        mu = math.sqrt(smoothings * upload_mu**2 + (spec.rounds - smoothings) * average_mu**2)
-        return Answer(gaussian_epsilon(mu, spec.delta), CLOSED_FORM, assumption)
-    average, after = _average_round(spec, curious=True), _round_after(spec)
-    epsilon = personalised_epsilon(average, after, spec.rate, upload_mu, spec.rounds, spec.interval, spec.delta)
+        average_mu = spec.shift / multiplier(spec, spec.fewest_reports, curious=True)
+        told = drawn_gaussians_epsilon(smoothed, (average_mu, others), 1.0, spec.delta, spec.participation_cap)
+        return Answer(told, CLOSED_FORM, assumption)
+    average, after = average_round(spec, spec.fewest_reports, curious=True), round_after(spec)
+    average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
+    told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
     if spec.sampling == "poisson":
         assumption += f"; {SIZE_SHOWS}"
-    return Answer(epsilon, f"{_accountant(average)}, mixed over smoothings", assumption, spec.sampling)
+    if cap_binds(spec):
+        return Answer(told, f"{CLOSED_FORM}, with all memberships told", f"{assumption}; {CAPPED}", spec.sampling)
+    epsilon = personalised_epsilon(
+        average, after, spec.rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta
+    )
+    if told < epsilon:
+        return Answer(told, f"{CLOSED_FORM}, with all memberships told", assumption, spec.sampling)
+    accountant = _accountant(((average, spec.rounds),))
+    return Answer(epsilon, f"{accountant}, mixed over smoothings", assumption, spec.sampling)
+
+
+def _personalised_with_hidden_sizes(spec: Spec) -> Answer:
+    """What _personalised would say if nobody could read the number of reports from the noise of an average."""
+    if spec.cohort == 1 or spec.rounds == 0:
+        return Answer(None, NONE, "there is nobody to hide behind")
+    z = spec.noise_multiplier * math.sqrt(1 - 1 / spec.cohort)
+    average = Round.of(spec.rate, z, spec.adjacency, hidden_size=True)
+    after = Round.of(1.0, z, spec.adjacency, hidden_size=True)
+    epsilon = personalised_epsilon(
+        average, after, spec.rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta
+    )
+    words = "for comparison, no guarantee of this mechanism: noise shares give the number of reports away"
+    return Answer(epsilon, f"{POISSON}, mixed over smoothings", words, "poisson")
 
 
 def _records(spec: Spec, count: Count) -> Answer:
@@ -261,12 +275,12 @@ def _records(spec: Spec, count: Count) -> Answer:
     assert spec.record_rate is not None and spec.record_steps is not None
     step = Round.of(spec.record_rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
     participations = math.ceil(count.value - 1e-9)  # a mean of 30 must not become 31 by rounding errors
-    epsilon = averages_epsilon(step, participations * spec.record_steps, spec.delta)
+    epsilon = averages_epsilon(((step, participations * spec.record_steps),), spec.delta)
     assumption = (
         f"one record of a client, not the client, against anyone including the server; {spec.record_steps} Poisson "
         f"steps at rate {spec.record_rate:.4g} in each of {participations} participations, {count.meaning}"
     )
-    return Answer(epsilon, _accountant(step), assumption, "poisson", "record")
+    return Answer(epsilon, POISSON, assumption, "poisson", "record")
 
 
 def _paper(spec: Spec) -> Answer:

@@ -82,13 +82,20 @@ class Mechanism:
     step: float
     schedule: Schedule
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in units of C: of one upload, or of the sum under central."""
+        if self.kind == "distributed":
+            return self.noise_multiplier / self.min_reports**0.5
+        return self.noise_multiplier
+
     def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
         """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
         updates = {name: trained[name] - start for name, start in starts.items()}
         updates, nonfinite = zero_nonfinite(updates)
         if self.kind == "distributed":
             updates = clip_updates(updates, self.clip)
-            std = self.noise_multiplier * self.clip / self.min_reports**0.5
+            std = self.noise * self.clip
             for k, client in enumerate(clients):
                 noise = draw_noise(
                     {n: u[k] for n, u in updates.items()}, std, self.schedule.generator("upload noise", round_, client)
@@ -102,7 +109,7 @@ class Mechanism:
         """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
         updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
         updates = clip_updates(updates, self.clip)
-        noise = draw_noise(start, self.noise_multiplier * self.clip, self.schedule.generator("central noise", round_))
+        noise = draw_noise(start, self.noise * self.clip, self.schedule.generator("central noise", round_))
         scale = self.step / self.divisor
         return Mean(
             {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in start.items()},

@@ -1,4 +1,4 @@
-"""How much T rounds reveal about one client: closed forms, and privacy-loss distributions (PLD) for sampled cohorts.
+"""How much T rounds reveal about one client: privacy-loss distributions (PLD) for sampled cohorts.
 
 dp-accounting has the PLD of Poisson cohorts but not of cohorts of a fixed size drawn without replacement. There, a
 client that is in keeps somebody else out, so that three sums can be seen: with the client, with its contribution
@@ -14,14 +14,14 @@ contribution in P, and in reverse.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import optimize, stats
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from fedceo.privacy.gaussian import Floats, drawn_gaussian_epsilon, gaussian_delta, gaussian_epsilon
+
 PLD: TypeAlias = Any  # dp_accounting has no types
 
 ACCURACY = 1e-5
@@ -71,35 +71,6 @@ class Round:
         return (1.0 if by_one else 2.0) / stratum.multiplier
 
 
-def gaussian_delta(mu: float | Floats, epsilon: float | Floats) -> Floats:
-    """delta(epsilon) of the Gaussian mechanism with mu = sensitivity / standard deviation (Balle and Wang 2018)."""
-    epsilon = np.asarray(epsilon)
-    inside = special.log_ndtr(mu / 2 - epsilon / mu)
-    outside = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-    return np.maximum(0.0, np.exp(inside) - np.exp(outside))
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The epsilon of the Gaussian mechanism at delta; T releases at mu_t compose to mu = sqrt(sum mu_t^2)."""
-    return _smallest_epsilon(lambda epsilon: float(gaussian_delta(mu, epsilon)), mu, delta)
-
-
-def drawn_gaussian_epsilon(mu: float, rate: float, rounds: int, delta: float) -> float:
-    """Gaussian releases at mu in M ~ Bin(T, q) rounds, M seen by all: delta(epsilon) = E_M[delta_M(epsilon)]."""
-    counts = np.arange(1, rounds + 1)
-    weights = stats.binom.pmf(counts, rounds, rate)
-    mus = mu * np.sqrt(counts)
-    return _smallest_epsilon(lambda epsilon: float(weights @ gaussian_delta(mus, epsilon)), float(mus[-1]), delta)
-
-
-def _smallest_epsilon(delta_at: Callable[[float], float], largest_mu: float, delta: float) -> float:
-    if largest_mu == 0 or delta_at(0.0) <= delta:
-        return 0.0
-    # zero-concentrated privacy bounds what the Gaussian mechanism can reach: rho + 2 sqrt(rho ln(1/delta))
-    largest = largest_mu**2 / 2 + largest_mu * math.sqrt(2 * math.log(1 / delta))
-    return float(optimize.brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, largest, rtol=1e-9))
-
-
 def drawn_round(
     trials: int, probability: float, kind: Callable[[int], tuple[float, float] | None], adjacency: str
 ) -> Round:
@@ -119,31 +90,59 @@ def memberships_show(average: Round) -> bool:
     return average.mu(max(average.strata)) > LARGEST_MU
 
 
+Averages: TypeAlias = tuple[tuple[Round, int], ...]
+"""Kinds of released averages, and how many rounds there were of each."""
+
+
 @lru_cache(maxsize=512)
-def averages_epsilon(average: Round, rounds: int, delta: float) -> float:
-    """The epsilon of T released averages."""
-    if rounds == 0:
+def averages_epsilon(averages: Averages, delta: float) -> float:
+    """The epsilon of the averages of all rounds."""
+    averages = tuple((average, rounds) for average, rounds in averages if rounds > 0)
+    if not averages:
         return 0.0
-    if memberships_show(average):
-        return _told_epsilon(average, rounds, delta)
-    step = _grid_step(average, rounds)
-    return _epsilon(_compose(_round_pld(average, step), rounds, step), delta)
+    if any(memberships_show(average) for average, _ in averages):
+        return told_epsilon(averages, delta)
+    total = sum(rounds for _, rounds in averages)
+    step = max(_grid_step(average, total) for average, _ in averages)
+    parts = [_compose(_round_pld(average, step), rounds, step) for average, rounds in averages]
+    return _epsilon(reduce(lambda all_before, part: all_before.compose(part), parts), delta)
+
+
+def told_epsilon(averages: Averages, delta: float, cap: int | None = None) -> float:
+    """An upper bound in closed form: all memberships told, in all rounds the least noise of any.
+
+    cap: rounds in which a client takes part with anything of its own, at most.
+    """
+    strata = [(average, stratum) for average, _ in averages for stratum in average.strata]
+    rounds = sum(number for _, number in averages)
+    mu = max(average.mu(stratum) for average, stratum in strata)
+    adjacency = averages[0][0].adjacency
+    if adjacency == "add-remove":  # a client that is gone has no memberships to tell
+        return gaussian_epsilon(mu * math.sqrt(rounds), delta)
+    if adjacency == "zero-out":
+        mu = 1.0 / min(stratum.multiplier for _, stratum in strata)
+    rate = max(
+        sum(s.probability * s.rate for s in alternative) + average.left_out
+        for average, _ in averages
+        for alternative in average.alternatives
+    )
+    return drawn_gaussian_epsilon(mu, min(rate, 1.0), rounds, delta, cap)
 
 
 @lru_cache(maxsize=512)
 def personalised_epsilon(
-    average: Round, after: Round, rate: float, upload_mu: float, rounds: int, interval: int, delta: float
+    average: Round, after: Round, rate: float, upload_mu: float, rounds: int, smoothings: int, delta: float
 ) -> float:
-    """The epsilon of FedCEO with personal restarts, smoothing every I rounds.
+    """The epsilon of FedCEO with personal restarts, which smooths in S of T rounds.
 
     A smoothing round shows the stack of uploads, so a client that is in (probability q) is seen at upload_mu. In the
     round after, the average shows which smoothed models were started from, so a client that was smoothed has no secret
     membership there either. Participation does not depend on the data, so the cases mix with their probabilities.
-    Writing A for the PLD of an average, S of a seen upload, R of the round after with the client in it, 0 for no loss:
+    Writing A for the PLD of an average, U of a seen upload, R of the round after with the client in it, 0 for no loss:
 
-        A^(T - 2 T/I)  composed with  [(1-q) A + q S ((1-q) 0 + q R)]^(T/I)
+        A^(T - 2S)  composed with  [(1-q) A + q U ((1-q) 0 + q R)]^S
 
-    which is the sum over m ~ Bin(T/I, q) and j ~ Bin(m, q) written as a product. Unless memberships are independent
+    which is the sum over m ~ Bin(S, q) and j ~ Bin(m, q) written as a product. Unless memberships are independent
     and their number hidden, those that show in the round after also tell of the others, so that all count as told:
     (1-q) 0 + q R then takes the place of the bracket's A.
     """
@@ -153,13 +152,12 @@ def personalised_epsilon(
     step = max(_grid_step(average, rounds), _largest_loss(upload) / LARGEST_GRID)
     nothing = _compose(None, 0, step)
     seen = _round_pld(upload, step)
-    if interval == 1:
+    if smoothings == rounds:
         return _epsilon(_compose(_mix(seen, nothing, rate), rounds, step), delta)
     ordinary = _round_pld(average, step)
     told = _mix(_round_pld(after, step), nothing, rate)
-    smoothings = rounds // interval
     blocks = _compose(_mix(seen.compose(told), ordinary if average.hidden_size else told, rate), smoothings, step)
-    return _epsilon(blocks.compose(_compose(ordinary, rounds - 2 * smoothings, step)), delta)
+    return _epsilon(blocks.compose(_compose(ordinary, max(rounds - 2 * smoothings, 0), step)), delta)
 
 
 def _epsilon(pld: PLD, delta: float) -> float:
@@ -174,17 +172,6 @@ def _epsilon(pld: PLD, delta: float) -> float:
         if not math.isfinite(largest):
             return math.inf
     return float(optimize.brentq(lambda e: pld.get_delta_for_epsilon(e) - delta, 0.0, largest, rtol=1e-6))
-
-
-def _told_epsilon(average: Round, rounds: int, delta: float) -> float:
-    """An upper bound in closed form: all memberships told, the least noise of all strata."""
-    mu = max(average.mu(stratum) for stratum in average.strata)
-    if average.adjacency == "add-remove":  # a client that is gone has no memberships to tell
-        return gaussian_epsilon(mu * math.sqrt(rounds), delta)
-    if average.adjacency == "zero-out":
-        mu = 1.0 / min(stratum.multiplier for stratum in average.strata)
-    rate = max(sum(s.probability * s.rate for s in strata) for strata in average.alternatives)
-    return drawn_gaussian_epsilon(mu, rate + average.left_out, rounds, delta)
 
 
 def _mix(first: PLD, second: PLD, probability: float) -> PLD:

@@ -22,17 +22,20 @@ class Spec:
         clients: N.
         cohort: K, the size of a round's cohort; the expected size under Poisson sampling.
         rounds: T.
-        noise_multiplier: sigma. Distributed: each upload carries N(0, sigma^2 C^2 / K). Central: the sum carries
-            N(0, sigma^2 C^2). Record: as in DP-SGD.
+        noise_multiplier: sigma. Distributed: each upload carries N(0, sigma^2 C^2 / K), or over min_reports if given.
+            Central: the sum carries N(0, sigma^2 C^2). Record: as in DP-SGD.
         delta: below 1/N.
         mechanism: none | distributed | central | record.
         sampling: fixed (K of N without replacement) | poisson (each client with probability K/N).
         adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
         release: average (or anything computed from it) | personalised (FedCEO, restart own or slot) | stored.
         interval: I, rounds between smoothings of a personalised release.
-        reports: r, the fewest reports of a round where below K; distributed noise is then sigma sqrt(r/K).
+        smoothings: how many of the rounds smoothed, if known; else T/I.
+        min_reports: R, what the noise shares are sized for; rounds with fewer reports release nothing.
+        reports: (reports, rounds) pairs that say what happened, where it is known and not as planned: an average of r
+            uploads carries noise of sigma sqrt(r/R). Left out: K reports in every round, or R where it is given.
         participations: rounds that the most active client was in, if known; else the mean KT/N is used.
-        participation_cap: the most rounds that a client may be in.
+        participation_cap: rounds after which a client sends nothing of its own any more, only noise.
         record_rate: record mechanism: the Poisson rate of a record in a local step, 1/ceil(n/B).
         record_steps: record mechanism: local steps of one participation.
     """
@@ -47,7 +50,9 @@ class Spec:
     adjacency: str = "zero-out"
     release: str = "average"
     interval: int | None = None
-    reports: float | None = None
+    smoothings: int | None = None
+    min_reports: int | None = None
+    reports: tuple[tuple[int, int], ...] | None = None
     participations: int | None = None
     participation_cap: int | None = None
     record_rate: float | None = None
@@ -57,10 +62,12 @@ class Spec:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}: {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        for name in ("clients", "cohort", "rounds", "interval", "participation_cap", "record_steps"):
+        for name in ("clients", "cohort", "interval", "min_reports", "participation_cap", "record_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name}: {value}, expected at least 1")
+        if self.rounds < 0:
+            raise UsageError(f"rounds: {self.rounds}, expected zero or more")
         if self.cohort > self.clients:
             raise UsageError(f"cohort: {self.cohort}, more than the {self.clients} clients")
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
@@ -70,18 +77,44 @@ class Spec:
                 f"delta: {self.delta}, expected above 0 and below 1/N = {1 / self.clients:g}: "
                 "publishing one client in N outright would pass at 1/N"
             )
-        if self.reports is not None and not 0 < self.reports <= self.cohort:
-            raise UsageError(f"reports: {self.reports}, expected above 0 and at most the cohort, {self.cohort}")
-        if self.participations is not None and not 0 <= self.participations <= self.rounds:
-            raise UsageError(
-                f"participations: {self.participations}, expected 0 to the number of rounds, {self.rounds}"
-            )
+        if self.min_reports is not None and self.min_reports > self.cohort:
+            raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
+        self._check_reports()
+        if self.participations is not None and self.participations < 0:
+            raise UsageError(f"participations: {self.participations}, expected zero or more")
         if self.release == "personalised" and self.interval is None:
             raise UsageError('interval: needed for release "personalised"')
         if self.mechanism == "record" and (self.record_rate is None or self.record_steps is None):
             raise UsageError('record_rate and record_steps: needed for mechanism "record"')
         if self.record_rate is not None and not 0 < self.record_rate <= 1:
             raise UsageError(f"record_rate: {self.record_rate}, expected above 0 and at most 1")
+
+    def _check_reports(self) -> None:
+        if self.reports is None:
+            return
+        least = self.min_reports or 1
+        most = self.cohort if self.sampling == "fixed" else self.clients
+        for count, _ in self.reports:
+            if not least <= count <= most:
+                raise UsageError(f"reports: {count}, expected {least} to {most}")
+        if sum(rounds for _, rounds in self.reports) != self.rounds:
+            raise UsageError(f"reports: their rounds do not add up to the {self.rounds} rounds")
+
+    @property
+    def share(self) -> int:
+        """R, the number of uploads whose noise adds up to sigma C."""
+        return self.min_reports or self.cohort
+
+    @property
+    def fewest_reports(self) -> int:
+        """Of any round that releases something; under Poisson sampling as far as it is known."""
+        return self.share if not self.reports else min(count for count, _ in self.reports)
+
+    @property
+    def smoothed_rounds(self) -> int:
+        if self.smoothings is not None:
+            return self.smoothings
+        return self.rounds // self.interval if self.interval else 0
 
     @property
     def rate(self) -> float:
@@ -100,6 +133,7 @@ class Row:
 
     Attributes:
         observer: outsider | participant | server | client | paper.
+        mechanism: the regime that the row belongs to.
         unit: what is protected: user (a whole client) or record.
         adjacency: which two data sets must look alike.
         sampling: the sampling that epsilon profits from: fixed | poisson | none.
@@ -110,6 +144,7 @@ class Row:
     """
 
     observer: str
+    mechanism: str
     unit: str
     adjacency: str
     sampling: str
@@ -120,3 +155,8 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def default_delta(clients: int) -> float:
+    """min(1e-5, N^-1.1)."""
+    return min(1e-5, clients**-1.1)

@@ -2,6 +2,7 @@
 
 experiment.toml         the experiment, every field resolved
 metrics.jsonl           one line a round
+ledger.jsonl            one line a round, written before anything of the round is released and never taken back
 checkpoint.safetensors  the last state, with the round and what else is needed to go on
 model.safetensors       the trained global model, once finished
 result.json             the summary, once finished
@@ -19,6 +20,7 @@ from torch import Tensor
 from fedceo.config import Experiment, load_experiment, to_toml
 from fedceo.errors import UsageError
 from fedceo.methods import State
+from fedceo.privacy.ledger import Entry, Ledger
 
 BEGINNING = ("checkpoint.safetensors", "experiment.toml")
 """What a run that was killed while it began may leave behind."""
@@ -71,6 +73,29 @@ class RunFolder:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines[:-1]]
+
+    def spend(self, entry: Entry) -> None:
+        """Add one round to the ledger; on return it is on the disk."""
+        with (self.path / "ledger.jsonl").open("a") as file:
+            file.write(json.dumps(entry.as_dict()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def ledger(self, *, repeatable: bool) -> Ledger:
+        """All that was spent; a last line that was cut short was of a round that released nothing, and goes."""
+        path = self.path / "ledger.jsonl"
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return Ledger(repeatable=repeatable)
+        whole, _, cut = text.rpartition("\n")
+        if cut:
+            write_whole(path, f"{whole}\n".encode() if whole else b"")
+        try:
+            entries = [Entry.from_dict(json.loads(line)) for line in whole.split("\n") if line]
+        except (ValueError, TypeError, KeyError):
+            raise UsageError(f"{path}: not a ledger") from None
+        return Ledger(entries, repeatable=repeatable)
 
     def rewind(self, rounds: int) -> list[dict[str, Any]]:
         """Forget the rounds after the checkpoint, which will be taken again, and return those before."""

@@ -6,6 +6,7 @@ while simulation.round < experiment.train.rounds:
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.methods import State, make_method
 from fedceo.models import check_model, parameters_of
+from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Mechanism, Uploads
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.tensors import select_layers
@@ -25,7 +27,7 @@ from fedceo.training.work import Place, RecordPrivacy, Work
 
 
 class Simulation:
-    """A federation in training: `state` after `round` rounds, and how to take the next."""
+    """A federation in training: `state` and `ledger` after `round` rounds, and how to take the next."""
 
     def __init__(
         self,
@@ -56,42 +58,75 @@ class Simulation:
         self.sizes = torch.tensor([len(places) for places in federation.train], dtype=torch.float64)
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.round = 0
+        self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
 
-    def step(self) -> dict[str, Any]:
-        """Take the next round; returns its record, with accuracies where the experiment asks for them."""
+    def draw(self) -> Entry:
+        """Who is in the next round, who reports, and whether anything will be released."""
         experiment, t = self.experiment, self.round + 1
-        cohort = experiment.cohort
+        cohort, privacy = experiment.cohort, experiment.privacy
         clients = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
-        record: dict[str, Any] = {"round": t, "cohort": clients, "reports": len(clients)}
-        uploads, losses = self._train(clients, t)
-        if uploads is None:
-            self.state = self.method.idle(self.state)
-        else:
+        reported = self.schedule.reporting(t, clients, cohort.dropout)
+        cap = privacy.participation_cap or t
+        silent = [client for client in reported if self.ledger.participations[client] >= cap]
+        if privacy.mechanism == "record":  # an upload of noise alone would cover for nobody
+            reported, silent = [client for client in reported if client not in silent], []
+        least = 0 if privacy.mechanism == "central" else privacy.min_reports or 1
+        return Entry(
+            round=t,
+            cohort=tuple(clients),
+            reported=tuple(reported),
+            silent=tuple(silent),
+            noise=self.mechanism.noise,
+            smoothed=self.method.smooths(t),
+            released=len(reported) >= least,
+        )
+
+    def step(self, entry: Entry | None = None) -> dict[str, Any]:
+        """Take the next round; returns its record, with accuracies where the experiment asks for them.
+
+        entry: what `draw` said of the round, for a caller that keeps the ledger; left out, it is drawn here.
+        """
+        experiment, t = self.experiment, self.round + 1
+        entry = entry or self.draw()
+        self.ledger.add(entry)
+        record: dict[str, Any] = {"round": t, "cohort": list(entry.cohort), "reports": len(entry.reported)}
+        if entry.released:
+            uploads, losses = self._train(entry)
             self.state, about = self.method.aggregate(self.state, uploads, t)
-            record |= {"nonfinite_updates": uploads.nonfinite} | about
-        record["train_loss"] = losses
+            record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
+        else:
+            self.state = self.method.idle(self.state)
+            record |= {"discarded": True, "train_loss": None}
         self.round = t
         if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
-            record |= self.evaluator.measure(self.state.weights)
+            record |= self.measure()
         return record
 
-    def _train(self, clients: list[int], t: int) -> tuple[Uploads | None, float | None]:
-        """The cohort's privatised uploads and mean loss; none when nobody is in and nothing is released."""
-        central = self.experiment.privacy.mechanism == "central"
-        if not clients:
-            empty = {name: w.new_zeros(0, *w.shape) for name, w in self.state.weights.items()}
-            return (self.mechanism.privatise_mean(self.state.weights, empty, t) if central else None), None
-        starts = self.method.starts(self.state, clients, t)
-        trained = self.trainer.train(starts, clients, t, self._work(t))
-        loss = float(trained.losses.mean())
-        mean_loss = loss if math.isfinite(loss) else None
-        if central:
-            return self.mechanism.privatise_mean(self.state.weights, trained.weights, t), mean_loss
-        return self.mechanism.privatise(starts, trained.weights, clients, self._weights_of(clients), t), mean_loss
+    def measure(self) -> dict[str, Any]:
+        """Accuracies of the global model as it is."""
+        return self.evaluator.measure(self.state.weights)
 
-    def _weights_of(self, clients: list[int]) -> Tensor:
+    def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
+        """The privatised uploads of those who report, and the mean loss of those who train."""
+        t, own = entry.round, entry.own
+        starts = self.method.starts(self.state, entry.reported, t)
+        rows = torch.tensor([k for k, client in enumerate(entry.reported) if client in set(own)], dtype=torch.int64)
+        rows = rows.to(self.device)
+        trained = starts if not entry.silent else {name: w[rows] for name, w in starts.items()}
+        loss = math.nan
+        if own:
+            found = self.trainer.train(trained, own, t, self._work(t))
+            trained, loss = found.weights, float(found.losses.mean())
+        mean_loss = loss if math.isfinite(loss) else None
+        if self.experiment.privacy.mechanism == "central":
+            return self.mechanism.privatise_mean(self.state.weights, trained, t), mean_loss
+        if entry.silent:  # a client at its cap sends its share of the noise and nothing of its own
+            trained = {name: w.clone().index_copy_(0, rows, trained[name]) for name, w in starts.items()}
+        return self.mechanism.privatise(starts, trained, entry.reported, self._weights_of(entry.reported), t), mean_loss
+
+    def _weights_of(self, clients: Sequence[int]) -> Tensor:
         by_records = self.experiment.train.weighting == "records"
-        return self.sizes[clients] if by_records else torch.ones(len(clients), dtype=torch.float64)
+        return self.sizes[list(clients)] if by_records else torch.ones(len(clients), dtype=torch.float64)
 
     def _work(self, t: int) -> Work:
         train, privacy = self.experiment.train, self.experiment.privacy

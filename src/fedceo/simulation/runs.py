@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,10 +23,15 @@ from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
+from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.summary import REGIMES, privacy_rows, privacy_spec, solve_noise, summarise
+from fedceo.simulation.spending import privacy_spec, sizes_of, solve_noise, spent_rows
+from fedceo.simulation.summary import REGIMES, summarise
 from fedceo.training.schedule import Schedule
+
+if TYPE_CHECKING:  # slow to import, and not always needed
+    from fedceo.privacy.budget import Budget
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -40,7 +45,8 @@ class Run:
         weights: the global model's parameters after the last round taken.
         model: the module with those weights, in evaluation mode.
         result: what result.json holds; accuracies in 0..1, and the privacy rows.
-        finished: whether all rounds were taken.
+        finished: whether all rounds were taken, or all that privacy.max_epsilon allows.
+        ledger: what was spent, round by round.
         folder: where it lies on disk, if it does.
     """
 
@@ -50,6 +56,7 @@ class Run:
     model: nn.Module
     result: dict[str, Any]
     finished: bool
+    ledger: Ledger
     folder: Path | None = None
 
 
@@ -97,9 +104,15 @@ def resume(
     state, about = folder.load_checkpoint()
     if about["identity"] != _identity(simulation):
         raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+    ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
+    if len(ledger.entries) < about["ledger"]:
+        raise UsageError(
+            f"{folder.path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
+        )
     history, seconds = folder.rewind(about["round"]), about["seconds"]
     simulation.state = state.placed_like(simulation.state.weights)
     simulation.round = about["round"]
+    simulation.ledger = ledger.up_to(simulation.round)
     return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
 
 
@@ -122,7 +135,8 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
         other = sorted(name for name in expected | saved if expected.get(name) != saved.get(name))[0]
         raise UsageError(f"{path}: the model does not fit the saved weights, which differ in {other}")
     model.load_state_dict(weights, strict=False)
-    return Run(experiment, folder.history(), weights, model.eval(), result, True, folder.path)
+    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
+    return Run(experiment, folder.history(), weights, model.eval(), result, True, ledger, folder.path)
 
 
 def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
@@ -151,9 +165,13 @@ def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn
     else:
         name = type(model).__name__
         model = copy.deepcopy(model)  # the caller's stays as it is
-    noise_multiplier = solve_noise(experiment, federation)
-    privacy_spec(experiment, federation, noise_multiplier)  # what cannot be accounted for is refused
-    return Simulation(experiment, federation, model, name, noise_multiplier)
+    noise_multiplier = solve_noise(experiment, sizes_of(federation))
+    privacy_spec(experiment, sizes_of(federation), noise_multiplier)  # what cannot be accounted for is refused
+    simulation = Simulation(experiment, federation, model, name, noise_multiplier)
+    _, ended = _next(simulation, _budget(simulation))
+    if ended is not None:
+        raise UsageError(ended)
+    return simulation
 
 
 def _carry_on(
@@ -166,9 +184,18 @@ def _carry_on(
 ) -> Run:
     experiment = simulation.experiment
     start = time.perf_counter() - seconds
+    budget = _budget(simulation)
+    entry, ended = _next(simulation, budget)
+    # rounds after the checkpoint that a seed repeats are in the ledger already
+    written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
     stopped = False
-    while simulation.round < experiment.train.rounds and not stopped:
-        record = simulation.step()
+    while entry is not None and not stopped:
+        if folder is not None and len(simulation.ledger.entries) >= written:
+            folder.spend(entry)  # before anything of the round can leave
+        record = simulation.step(entry)
+        entry, ended = _next(simulation, budget)
+        if ended is not None and "test_accuracy" not in record:
+            record |= simulation.measure()
         history.append(record)
         stopped = should_stop()
         if folder is not None:
@@ -177,19 +204,39 @@ def _carry_on(
                 folder.save_checkpoint(simulation.state, _about(simulation, time.perf_counter() - start))
         if on_round is not None:
             on_round(record)
-    finished = simulation.round == experiment.train.rounds
-    result = _result(simulation, history, time.perf_counter() - start)
+    finished = entry is None
+    result = _result(simulation, history, time.perf_counter() - start, ended)
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
     if folder is not None and finished:
         folder.save_model(weights)
         folder.save_result(result)
     simulation.model.load_state_dict(weights, strict=False)
     path = None if folder is None else folder.path
-    return Run(experiment, history, weights, simulation.model.eval(), result, finished, path)
+    return Run(experiment, history, weights, simulation.model.eval(), result, finished, simulation.ledger, path)
+
+
+def _budget(simulation: Simulation) -> "Budget | None":
+    privacy = simulation.experiment.privacy
+    if privacy.max_epsilon is None:
+        return None
+    from fedceo.privacy.budget import Budget
+
+    plan = privacy_spec(simulation.experiment, sizes_of(simulation.federation), simulation.noise_multiplier)
+    return Budget(privacy.max_epsilon, privacy.observer, plan)
+
+
+def _next(simulation: Simulation, budget: "Budget | None") -> tuple[Entry | None, str | None]:
+    """The round to take, or none and, where the budget forbids one, why."""
+    if simulation.round == simulation.experiment.train.rounds:
+        return None, None
+    entry = simulation.draw()
+    refused = budget.refuses(simulation.ledger, entry) if budget is not None else None
+    return (None, refused) if refused else (entry, None)
 
 
 def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
-    return {"round": simulation.round, "seconds": seconds, "identity": _identity(simulation)}
+    spent = len(simulation.ledger.entries)
+    return {"round": simulation.round, "seconds": seconds, "ledger": spent, "identity": _identity(simulation)}
 
 
 def _identity(simulation: Simulation) -> str:
@@ -210,9 +257,9 @@ def _digest_of(data: Federation) -> str:
     return digest.hexdigest()
 
 
-def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
     experiment, data = simulation.experiment, simulation.federation
-    rows = privacy_rows(experiment, data, simulation.noise_multiplier, history)
+    rows = spent_rows(experiment, sizes_of(data), simulation.noise_multiplier, simulation.ledger)
     return {
         "method": experiment.method.name,
         "data": data.name,
@@ -221,6 +268,8 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
         "noise_multiplier": simulation.noise_multiplier,
         "seed": experiment.seed,
         "rounds": simulation.round,
+        "ended_early": ended,
+        "discarded_rounds": sum("discarded" in r for r in history),
         "seconds": seconds,
         "accuracy": summarise(history),
         "privacy": [row.as_dict() for row in rows],

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PURPOSES = ("model", "cohort", "batches", "dropout", "record noise", "upload noise", "central noise")
+PURPOSES = ("model", "cohort", "batches", "dropout", "record noise", "upload noise", "central noise", "absence")
 SECRET = ("cohort", "batches", "record noise", "upload noise", "central noise")
 
 
@@ -46,6 +46,10 @@ class Schedule:
         if sampling == "poisson":
             return np.flatnonzero(generator.random(clients) < size / clients).tolist()
         return sorted(generator.permutation(clients)[:size].tolist())
+
+    def reporting(self, round_: int, cohort: list[int], dropout: float) -> list[int]:
+        """Those of the cohort that report, each unless it drops out on its own."""
+        return [k for k in cohort if dropout == 0 or self.generator("absence", round_, k).random() >= dropout]
 
     def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
         """(steps, size) places of records, every epoch a new order; -1 fills the last batch of an epoch."""

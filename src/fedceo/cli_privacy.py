@@ -1,0 +1,191 @@
+"""`fedceo privacy`: who learns what, how much noise an epsilon needs, and whether the mechanism keeps its word."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.privacy.spec import Row, Spec
+
+app = typer.Typer(help="Account for privacy, calibrate noise, audit a mechanism.", no_args_is_help=True)
+
+Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Clients = Annotated[int | None, typer.Option(help="N.")]
+Cohort = Annotated[int | None, typer.Option(help="K, expected under Poisson sampling.")]
+Rounds = Annotated[int | None, typer.Option(help="T.")]
+Noise = Annotated[float | None, typer.Option(help="sigma.")]
+Delta = Annotated[float | None, typer.Option(help="Left out: min(1e-5, N^-1.1).")]
+Sampling = Annotated[str, typer.Option(help="fixed or poisson.")]
+Adjacency = Annotated[str, typer.Option(help="zero-out, replace-one or add-remove.")]
+Mechanism = Annotated[str | None, typer.Option(help="distributed, central or record; left out: the first two, each.")]
+Release = Annotated[str, typer.Option(help="average, personalised (FedCEO, restart own or slot) or stored.")]
+Interval = Annotated[int | None, typer.Option(help="I, rounds between smoothings of a personalised release.")]
+MinReports = Annotated[int | None, typer.Option(help="Reports that the noise shares are sized for.")]
+Reports = Annotated[int | None, typer.Option(help="Reports of every round, where fewer than K arrive.")]
+Participations = Annotated[int | None, typer.Option(help="Rounds that the most active client is in.")]
+Cap = Annotated[int | None, typer.Option(help="Rounds after which a client sends nothing of its own.")]
+RecordRate = Annotated[float | None, typer.Option(help="record: probability of a record in a local step.")]
+RecordSteps = Annotated[int | None, typer.Option(help="record: local steps of one participation.")]
+
+
+@app.command()
+def account(
+    target: Target = None,
+    overrides: Overrides = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
+    noise_multiplier: Noise = None,
+    delta: Delta = None,
+    sampling: Sampling = "fixed",
+    adjacency: Adjacency = "zero-out",
+    mechanism: Mechanism = None,
+    release: Release = "average",
+    interval: Interval = None,
+    min_reports: MinReports = None,
+    reports: Reports = None,
+    participations: Participations = None,
+    participation_cap: Cap = None,
+    record_rate: RecordRate = None,
+    record_steps: RecordSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Print who learns what: of an experiment as planned, of a run as it went, or of what the options say."""
+    if target is not None:
+        _refuse_beside(target, clients, cohort, rounds, noise_multiplier, delta, mechanism)
+        rows = _rows_of(target, overrides or [])
+    else:
+        from fedceo.privacy.accounting import account as account_for
+
+        given = {name: value for name, value in locals().items() if name in OPTIONS}
+        rows = [row for spec in _specs(given) for row in account_for(spec)]
+    if as_json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2))
+        return
+    from fedceo import screen
+
+    screen.show_privacy([row.as_dict() for row in rows], screen.console())
+
+
+@app.command()
+def calibrate(
+    target: Target = None,
+    epsilon: Annotated[float | None, typer.Option(help="The epsilon wanted.")] = None,
+    observer: Annotated[str, typer.Option(help="Whose: outsider, participant, server or client.")] = "outsider",
+    overrides: Overrides = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
+    delta: Delta = None,
+    sampling: Sampling = "fixed",
+    adjacency: Adjacency = "zero-out",
+    mechanism: Mechanism = None,
+    release: Release = "average",
+    interval: Interval = None,
+    min_reports: MinReports = None,
+    reports: Reports = None,
+    participations: Participations = None,
+    participation_cap: Cap = None,
+    record_rate: RecordRate = None,
+    record_steps: RecordSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Print the noise multiplier with which an observer's epsilon is at most the one wanted."""
+    from fedceo.privacy.accounting import answer
+    from fedceo.privacy.calibration import calibrate as calibrate_for
+
+    if epsilon is None:
+        raise UsageError("--epsilon: the epsilon wanted is missing")
+    noise_multiplier = 1.0  # any: it is what is looked for
+    if target is not None:
+        _refuse_beside(target, clients, cohort, rounds, delta, mechanism)
+        specs = [_planned(target, overrides or [])]
+    else:
+        given = {name: value for name, value in locals().items() if name in OPTIONS}
+        specs = _specs(given)
+    found = []
+    for spec in specs:
+        if len(specs) > 1 and spec.mechanism == "central" and observer == "server":
+            continue  # whoever adds the noise needs no epsilon
+        sigma = calibrate_for(epsilon, observer, spec)
+        reached = answer(replace(spec, noise_multiplier=sigma), observer)
+        about = {"mechanism": spec.mechanism, "observer": observer, "noise_multiplier": sigma, "delta": spec.delta}
+        found.append(about | {"epsilon": reached.epsilon, "unit": reached.unit, "assumption": reached.assumption})
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    from fedceo import screen
+
+    screen.show_calibration(found, epsilon)
+
+
+OPTIONS = (
+    "clients", "cohort", "rounds", "noise_multiplier", "delta", "sampling", "adjacency", "mechanism", "release",
+    "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate", "record_steps",
+)  # fmt: skip
+
+
+def _specs(given: dict[str, Any]) -> list["Spec"]:
+    """One spec for each mechanism that the options may mean."""
+    from fedceo.privacy.spec import Spec, default_delta
+
+    missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if given[name] is None]
+    if missing:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UsageError(f"{names}: needed, or an experiment file")
+    if given["rounds"] < 1:
+        raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
+    given = {name: value for name, value in given.items() if value is not None}
+    if "delta" not in given and given["clients"] > 0:
+        given["delta"] = default_delta(given["clients"])
+    if "reports" in given:
+        given["reports"] = ((given["reports"], given["rounds"]),)
+    if "mechanism" in given:
+        return [Spec(**given)]
+    if "record_rate" in given or "record_steps" in given:
+        return [Spec(mechanism="record", **given)]
+    shares = given["release"] != "average" or "min_reports" in given or "reports" in given
+    kinds = ["distributed"] if shares else ["central", "distributed"]
+    return [Spec(mechanism=kind, **given) for kind in kinds]
+
+
+def _planned(file: Path, overrides: list[str]) -> "Spec":
+    from fedceo.config import load_experiment
+    from fedceo.simulation.spending import client_sizes, planned_participations, privacy_spec
+
+    experiment = load_experiment(file, overrides)
+    sizes = client_sizes(experiment)
+    return privacy_spec(experiment, sizes, 1.0, planned_participations(experiment, len(sizes)))
+
+
+def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
+    from fedceo.config import load_experiment
+    from fedceo.simulation.spending import client_sizes, planned_rows, solve_noise, spent_rows
+
+    if not target.is_dir():
+        experiment = load_experiment(target, overrides)
+        return planned_rows(experiment, client_sizes(experiment))
+    from fedceo.privacy.spec import Row
+    from fedceo.simulation.folder import RunFolder
+
+    if overrides:
+        raise UsageError("--set: a run has been as it was; it takes an experiment file")
+    folder = RunFolder(target)
+    experiment = folder.experiment()
+    if folder.finished:
+        return [Row(**row) for row in folder.result()["privacy"]]
+    sizes = client_sizes(experiment)
+    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
+    return spent_rows(experiment, sizes, solve_noise(experiment, sizes), ledger)
+
+
+def _refuse_beside(target: Path, *options: Any) -> None:
+    if any(option is not None for option in options):
+        raise UsageError(f"{target}: says all that options would say; change it with --set section.field=value")

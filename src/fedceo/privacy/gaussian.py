@@ -1,0 +1,84 @@
+"""How much Gaussian releases reveal about one client where nothing is hidden by sampling: closed forms.
+
+mu is sensitivity over standard deviation; releases at mu_1, mu_2, ... compose to mu = sqrt(mu_1^2 + mu_2^2 + ...).
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+NEGLIGIBLE = 1e-16
+"""Probability of counts that are not looked at but counted as fully exposed."""
+
+
+def gaussian_delta(mu: float | Floats, epsilon: float | Floats) -> Floats:
+    """delta(epsilon) of the Gaussian mechanism with mu = sensitivity / standard deviation (Balle and Wang 2018)."""
+    epsilon = np.asarray(epsilon)
+    inside = special.log_ndtr(mu / 2 - epsilon / mu)
+    outside = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    return np.maximum(0.0, np.exp(inside) - np.exp(outside))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The epsilon of the Gaussian mechanism at delta; T releases at mu_t compose to mu = sqrt(sum mu_t^2)."""
+    return _smallest_epsilon(lambda epsilon: float(gaussian_delta(mu, epsilon)), mu, delta)
+
+
+def drawn_gaussian_epsilon(mu: float, rate: float, rounds: int, delta: float, cap: int | None = None) -> float:
+    """Gaussian releases at mu in M ~ Bin(T, q) rounds, M seen by all: delta(epsilon) = E_M[delta_M(epsilon)].
+
+    cap: releases after that many have nothing of the client in them.
+    """
+    return drawn_gaussians_epsilon((mu, rounds), (0.0, 0), rate, delta, cap)
+
+
+@lru_cache(maxsize=512)
+def drawn_gaussians_epsilon(
+    larger: tuple[float, int], smaller: tuple[float, int], rate: float, delta: float, cap: int | None = None
+) -> float:
+    """The same with rounds of two kinds, each (mu, rounds); the client is in each round with probability q.
+
+    A cap is taken to spare the rounds of the smaller mu, which is never optimistic.
+    """
+    (mu, rounds), (other_mu, other_rounds) = larger, smaller
+    counts, weights, left_out = _binomial(rounds, rate)
+    others, other_weights, others_left_out = _binomial(other_rounds, rate)
+    if cap is not None:
+        counts = np.minimum(counts, cap)
+    kept = others[None, :] if cap is None else np.minimum(others[None, :], (cap - counts)[:, None])
+    mus = np.sqrt(counts[:, None] * mu**2 + kept * other_mu**2)
+    mass = weights[:, None] * other_weights[None, :]
+    seen = mus > 0
+    mus, mass = mus[seen], mass[seen]
+    if mus.size == 0:
+        return 0.0
+    exposed = left_out + others_left_out
+    return _smallest_epsilon(lambda e: float(mass @ gaussian_delta(mus, e)) + exposed, float(mus.max()), delta)
+
+
+def _binomial(trials: int, probability: float) -> tuple[Floats, Floats, float]:
+    """The likely counts, their probabilities, and the probability of all others."""
+    smallest, largest = (
+        stats.binom.ppf(NEGLIGIBLE, trials, probability),
+        stats.binom.isf(NEGLIGIBLE, trials, probability),
+    )
+    counts = np.arange(max(smallest, 0), largest + 1)
+    left_out = stats.binom.sf(largest, trials, probability) + stats.binom.cdf(smallest - 1, trials, probability)
+    return counts, stats.binom.pmf(counts, trials, probability), float(left_out)
+
+
+def _smallest_epsilon(delta_at: Callable[[float], float], largest_mu: float, delta: float) -> float:
+    if largest_mu == 0 or delta_at(0.0) <= delta:
+        return 0.0
+    # zero-concentrated privacy bounds what the Gaussian mechanism can reach: rho + 2 sqrt(rho ln(1/delta))
+    largest = largest_mu**2 / 2 + largest_mu * math.sqrt(2 * math.log(2 / delta))
+    if delta_at(largest) > delta:
+        return math.inf
+    return float(optimize.brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, largest, rtol=1e-9))

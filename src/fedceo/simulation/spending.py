@@ -1,0 +1,127 @@
+"""Between an experiment and the accountant: what is asked before a run, and what a run's ledger says after it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedceo.config import Experiment, FedCEO
+from fedceo.data import Federation, build_federation
+from fedceo.privacy.ledger import Ledger
+from fedceo.privacy.spec import Row, Spec, default_delta
+from fedceo.training.schedule import Schedule
+
+
+def client_sizes(experiment: Experiment) -> list[int]:
+    """Training records of each client; data is read only where the accountant's question depends on it."""
+    clients = experiment.data.clients
+    if experiment.privacy.mechanism != "record" and clients is not None:
+        return [1] * clients
+    return sizes_of(build_federation(experiment.data, experiment.seed))
+
+
+def sizes_of(federation: Federation) -> list[int]:
+    return [len(places) for places in federation.train]
+
+
+def privacy_spec(
+    experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, participations: int | None = None
+) -> Spec:
+    """What the accountant needs to know of a run in which a client is in at most so many rounds.
+
+    Under record privacy clients of different sizes sample at different rates; the spec is that of the worst one.
+
+    Args:
+        sizes: training records of each client; they matter under record privacy only.
+    """
+    privacy, method, train = experiment.privacy, experiment.method, experiment.train
+    release, interval = "average", None
+    if isinstance(method, FedCEO) and method.restart != "mean":
+        release = "stored" if method.restart == "stored" else "personalised"
+        interval = method.interval
+    specs = [
+        Spec(
+            clients=len(sizes),
+            cohort=experiment.cohort.size,
+            rounds=train.rounds,
+            noise_multiplier=noise_multiplier,
+            delta=privacy.delta or default_delta(len(sizes)),
+            mechanism=privacy.mechanism,
+            sampling=experiment.cohort.sampling,
+            adjacency=privacy.adjacency,
+            release=release,
+            interval=interval,
+            min_reports=privacy.min_reports,
+            participations=participations,
+            participation_cap=privacy.participation_cap,
+            record_rate=1 / batches if batches else None,
+            record_steps=batches * train.local_epochs if batches else None,
+        )
+        for batches in _batches_per_epoch(experiment, sizes)
+    ]
+    if len(specs) == 1:
+        return specs[0]
+    from fedceo.privacy.accounting import answer  # slow to import, and not always needed
+
+    return max(specs, key=lambda spec: answer(spec, "server").epsilon or 0.0)
+
+
+def _batches_per_epoch(experiment: Experiment, sizes: Sequence[int]) -> list[int]:
+    """ceil(n / B) of all clients, each number once; under record privacy alone it matters, else 0."""
+    if experiment.privacy.mechanism != "record":
+        return [0]
+    return sorted({-(-size // experiment.train.batch_size) for size in sizes})
+
+
+def planned_participations(experiment: Experiment, clients: int) -> int:
+    """The most rounds that a client will be in: known from the seed, else what is exceeded with probability 1e-5."""
+    cohort, rounds = experiment.cohort, experiment.train.rounds
+    most = experiment.privacy.participation_cap or rounds
+    if experiment.privacy.randomness == "system":
+        from scipy import stats
+
+        return min(most, int(stats.binom.ppf(1 - 1e-5, rounds, cohort.size / clients)))
+    schedule = Schedule(experiment.seed)
+    drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling) for t in range(1, rounds + 1))
+    return min(most, max(Counter(client for members in drawn for client in members).values(), default=0))
+
+
+def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
+    """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
+    privacy = experiment.privacy
+    if privacy.mechanism == "none":
+        return 0.0
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    from fedceo.privacy.calibration import calibrate
+
+    assert privacy.target_epsilon is not None
+    most = planned_participations(experiment, len(sizes))
+    sigma, spec = 1.0, privacy_spec(experiment, sizes, 1.0, most)
+    while True:  # which client is the worst may depend on the noise
+        sigma = calibrate(privacy.target_epsilon, privacy.observer, spec)
+        worst = privacy_spec(experiment, sizes, sigma, most)
+        if (worst.record_rate, worst.record_steps) == (spec.record_rate, spec.record_steps):
+            return sigma
+        spec = worst
+
+
+def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
+    """Who would learn what if everything went as planned."""
+    from fedceo.privacy.accounting import account
+
+    return _with_caveat(account(privacy_spec(experiment, sizes, solve_noise(experiment, sizes))), experiment)
+
+
+def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list[Row]:
+    """Who learnt what from the rounds that are in the ledger."""
+    from fedceo.privacy.accounting import account
+
+    plan = privacy_spec(experiment, sizes, noise_multiplier)
+    return _with_caveat(account(ledger.spent(plan)), experiment)
+
+
+def _with_caveat(rows: list[Row], experiment: Experiment) -> list[Row]:
+    """What a seed repeats protects from nobody who knows the seed."""
+    if experiment.privacy.randomness == "system" or experiment.privacy.mechanism == "none":
+        return rows
+    return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]

@@ -1,0 +1,120 @@
+"""`fedceo privacy` as a user types it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedceo.cli import main
+from tests.test_cli import FILE
+
+Ask = Callable[..., tuple[int, str, str]]
+PLAN = ("--clients", "100", "--cohort", "10", "--rounds", "300", "--delta", "1e-5")
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    def answer(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fedceo", "privacy", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return answer
+
+
+def test_rows_of_options_as_json(ask: Ask) -> None:
+    code, out, _ = ask("account", *PLAN, "--noise-multiplier", "1.0", "--sampling", "poisson", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    needed = {"observer", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "mechanism", "assumption"}
+    assert all(needed <= set(row) for row in rows)
+    found = {(row["mechanism"], row["observer"]): row["epsilon"] for row in rows}
+    assert found["central", "outsider"] == pytest.approx(12.40, rel=0.01)
+    assert found["central", "server"] is None
+    assert found["distributed", "server"] == pytest.approx(223, rel=0.01)
+
+
+def test_personalised_rows_and_their_hidden_twin(ask: Ask) -> None:
+    options = (*PLAN, "--release", "personalised", "--sampling", "poisson")
+    for sigma, interval, wanted in (("1.0", "15", 63.4), ("1.5", "10", 39.1), ("2.0", "10", 25.2)):
+        _, out, _ = ask("account", *options, "--noise-multiplier", sigma, "--interval", interval, "--json")
+        found = {row["observer"]: row for row in json.loads(out)}
+        assert found["client if sizes were hidden"]["epsilon"] == pytest.approx(wanted, rel=0.01)
+        assert found["client"]["epsilon"] > wanted
+        assert "no guarantee" in found["client if sizes were hidden"]["assumption"]
+
+
+def test_record_rows(ask: Ask) -> None:
+    options = ("--noise-multiplier", "1.0", "--record-rate", str(1 / 7), "--record-steps", "210")
+    _, out, _ = ask("account", *PLAN, *options, "--participations", "30", "--json")
+    row = json.loads(out)[0]
+    assert row["unit"] == "record" and row["epsilon"] == pytest.approx(151, rel=0.01)
+
+
+def test_a_table_with_its_notes(ask: Ask) -> None:
+    code, out, _ = ask("account", *PLAN, "--noise-multiplier", "1.0", "--mechanism", "distributed")
+    assert code == 0 and "51.94" in out and "222.98" in out and "1 sees averages" in out
+
+
+def test_calibration(ask: Ask) -> None:
+    _, out, _ = ask("calibrate", *PLAN, "--epsilon", "8", "--sampling", "poisson", "--json")
+    found = {each["mechanism"]: each for each in json.loads(out)}
+    assert found["central"]["noise_multiplier"] == pytest.approx(1.29, rel=0.01)
+    assert found["central"]["epsilon"] <= 8
+    code, out, _ = ask("calibrate", *PLAN, "--epsilon", "8", "--observer", "server", "--participation-cap", "54")
+    assert code == 0 and "13.9" in out
+
+
+def test_an_experiment_and_its_run(ask: Ask, tmp_path: Path) -> None:
+    import fedceo
+
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    _, planned, _ = ask("account", str(file), "--json")
+    fedceo.run(file, out=tmp_path / "run")
+    _, spent, _ = ask("account", str(tmp_path / "run"), "--json")
+    for one, other in zip(json.loads(planned)[:2], json.loads(spent)[:2], strict=True):
+        assert one == other
+    _, changed, _ = ask("account", str(file), "--set", "privacy.noise_multiplier=3.0", "--json")
+    assert json.loads(changed)[0]["epsilon"] < json.loads(planned)[0]["epsilon"]
+    _, out, _ = ask("calibrate", str(file), "--epsilon", "2", "--json")
+    sigma = json.loads(out)[0]["noise_multiplier"]
+    _, quiet, _ = ask("account", str(file), "--set", f"privacy.noise_multiplier={sigma}", "--json")
+    assert json.loads(quiet)[0]["epsilon"] == pytest.approx(2, rel=1e-3)
+
+
+def test_an_unfinished_run_has_rows(ask: Ask, tmp_path: Path) -> None:
+    import fedceo
+
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    fedceo.run(file, out=tmp_path / "run", should_stop=lambda: True)
+    _, one_round, _ = ask("account", str(tmp_path / "run"), "--json")
+    _, planned, _ = ask("account", str(file), "--json")
+    assert 0 < json.loads(one_round)[0]["epsilon"] < json.loads(planned)[0]["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("account",), "--clients, --cohort, --rounds, --noise-multiplier: needed, or an experiment file"),
+        (("account", *PLAN), "--noise-multiplier: needed"),
+        (("account", *PLAN[:-1], "0.01", "--noise-multiplier", "1"), "delta: 0.01, expected above 0 and below 1/N"),
+        (("account", *PLAN, "--noise-multiplier", "1", "--release", "personalised"), "interval: needed"),
+        (("account", *PLAN, "--noise-multiplier", "1", "--mechanism", "record"), "record_rate and record_steps"),
+        (("account", *PLAN, "--noise-multiplier", "1", "--sampling", "coin"), "sampling: 'coin', expected one of"),
+        (("account", "none.toml"), "no such experiment file"),
+        (("account", "none.toml", "--clients", "3"), "says all that options would say"),
+        (("calibrate", *PLAN), "--epsilon: the epsilon wanted is missing"),
+        (("calibrate", *PLAN, "--epsilon", "1e-4", "--observer", "server"), "no noise multiplier up to 10000 reaches"),
+        (("calibrate", *PLAN, "--epsilon", "8", "--observer", "client"), 'observer: "client" needs personal models'),
+        (("calibrate", *PLAN, "--epsilon", "8", "--observer", "server", "--mechanism", "central"), "must be trusted"),
+        (("calibrate", *PLAN, "--epsilon", "-1"), "target epsilon: -1.0"),
+    ],
+)  # fmt: skip
+def test_refusals_are_one_line(ask: Ask, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = ask(*arguments)
+    assert code == 2 and not out
+    assert words in err and err.count("\n") == 1
