@@ -1,4 +1,4 @@
-"""Writes docs/experiment-file.md from the settings themselves, so that the page cannot say anything else.
+"""Writes docs/experiment-file.md from the settings and docs/privacy-numbers.md with the accountant.
 
 python docs/generate.py
 """
@@ -9,6 +9,8 @@ from typing import Any, get_args
 from pydantic_core import PydanticUndefined
 
 from fedceo import config
+from fedceo.privacy.accounting import Spec, answer
+from fedceo.privacy.calibration import calibrate
 
 HEAD = """# The experiment file
 
@@ -58,5 +60,66 @@ def default(field: Any) -> str:
     return "left out" if field.default is None else f"`{field.default}`"
 
 
+NUMBERS_HEAD = """# Privacy in numbers
+
+N = 100 clients, K = 10 a round, T = 300 rounds, delta = 1e-5, user level unless said, zero-out. This page is written by
+`docs/generate.py` with the accountant of `fedceo privacy account`.
+"""
+
+SIGMAS = (1.0, 1.5, 2.0)
+PLAN = {"clients": 100, "cohort": 10, "rounds": 300, "delta": 1e-5, "noise_multiplier": 1.0}
+CENTRAL, SHARES, RECORD = {"mechanism": "central"}, {"mechanism": "distributed"}, {"mechanism": "record"}
+AUTHORS = RECORD | {"record_rate": 1 / 7, "record_steps": 210}
+QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("outsider, central noise, Poisson cohorts", "outsider", CENTRAL | {"sampling": "poisson"}),
+    ("outsider, central or distributed noise, fixed-size cohorts", "outsider", SHARES),
+    ("the same, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}),
+    ("outsider, distributed noise, Poisson cohorts (their size shows)", "outsider", SHARES | {"sampling": "poisson"}),
+    ("one curious participant, distributed noise", "participant", SHARES),
+    ("outsider, 7 of 10 report in every round", "outsider", SHARES | {"reports": ((7, 300),)}),
+    ("outsider, noise shares for min_reports = 7", "outsider", SHARES | {"min_reports": 7}),
+    ("outsider, cap of 54 participations", "outsider", SHARES | {"participation_cap": 54}),
+    ("server, 30 participations (the mean)", "server", SHARES),
+    ("server, cap of 54 participations", "server", SHARES | {"participation_cap": 54}),
+    (
+        "FedCEO, restart own, I = 10: everybody but the server",
+        "client",
+        SHARES | {"release": "personalised", "interval": 10},
+    ),
+    ("FedCEO, restart own, I = 30", "client", SHARES | {"release": "personalised", "interval": 30}),
+    ("FedCEO, restart mean: the outsider's row", "outsider", SHARES),
+    ("*record level*, authors' CIFAR-10 set-up, one participation", "server", AUTHORS | {"participations": 1}),
+    ("*record level*, 30 participations", "server", AUTHORS | {"participations": 30}),
+)
+TARGETS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("outsider, central, Poisson", "outsider", CENTRAL | {"sampling": "poisson"}),
+    ("outsider, fixed-size", "outsider", SHARES),
+    ("outsider, fixed-size, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}),
+    ("server, cap 54", "server", SHARES | {"participation_cap": 54}),
+)
+
+
+def numbers() -> str:
+    lines = [NUMBERS_HEAD, "## Epsilon for a noise multiplier", ""]
+    lines += [
+        "| who sees what | " + " | ".join(f"sigma = {s:g}" for s in SIGMAS) + " |",
+        "|---|" + "---|" * len(SIGMAS),
+    ]
+    for words, observer, fields in QUESTIONS:
+        found = (answer(Spec(**(PLAN | fields | {"noise_multiplier": sigma})), observer).epsilon for sigma in SIGMAS)
+        lines.append(f"| {words} | " + " | ".join(f"{epsilon:.3g}" for epsilon in found) + " |")
+    lines += ["", "## Noise multiplier for an epsilon", ""]
+    wanted = (1.0, 2.0, 4.0, 8.0)
+    lines += [
+        "| who sees what | " + " | ".join(f"epsilon = {e:g}" for e in wanted) + " |",
+        "|---|" + "---|" * len(wanted),
+    ]
+    for words, observer, fields in TARGETS:
+        sigmas = (calibrate(epsilon, observer, Spec(**(PLAN | fields))) for epsilon in wanted)
+        lines.append(f"| {words} | " + " | ".join(f"{sigma:.3g}" for sigma in sigmas) + " |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
+    Path(__file__).with_name("privacy-numbers.md").write_text(numbers())
     Path(__file__).with_name("experiment-file.md").write_text(page())

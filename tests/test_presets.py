@@ -38,3 +38,4 @@ def test_the_page_on_the_experiment_file_is_what_the_settings_say() -> None:
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert (ROOT / "docs" / "experiment-file.md").read_text() == generate.page(), "run: python docs/generate.py"
+    assert (ROOT / "docs" / "privacy-numbers.md").read_text() == generate.numbers(), "run: python docs/generate.py"
