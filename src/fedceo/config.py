@@ -37,8 +37,11 @@ class Data(Section):
     """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
-    partition: Literal["iid", "shards", "dirichlet", "natural"] = "iid"
-    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are."""
+    partition: Literal["iid", "shards", "dirichlet", "natural", "resampled"] = "iid"
+    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; or
+    resampled: each client draws `records` of them, and several may hold the same one, for any number of clients."""
+    records: Count | None = None
+    """Training records of each client, for partition = "resampled" alone."""
     alpha: Positive = 0.5
     """Concentration of the Dirichlet label shares: the smaller, the more unequal."""
     validation: Fraction = 0.1
@@ -59,6 +62,10 @@ class Data(Section):
             raise ValueError("exactly one of name and path is needed")
         if self.validation + self.local_test >= 1:
             raise ValueError("validation and local_test together must leave records to train on")
+        if (self.partition == "resampled") != (self.records is not None):
+            raise ValueError('records and partition "resampled" belong together')
+        if self.partition == "resampled" and self.local_test:
+            raise ValueError('partition "resampled" keeps no local_test records: clients share theirs with others')
         return self
 
 

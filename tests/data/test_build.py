@@ -58,9 +58,9 @@ def test_natural_clients_hold_out_their_own_records(
     kept = torch.cat([*federation.train, federation.validation]).tolist()
     assert sorted(kept + tested) == list(range(records))
     if local_test:
-        assert torch.cat(federation.local_test).tolist() == tested
+        assert torch.cat(list(federation.local_test)).tolist() == tested
     else:
-        assert not torch.cat(federation.local_test).tolist()
+        assert not torch.cat(list(federation.local_test)).tolist()
     for client, train in enumerate(federation.train):
         assert len(train) >= 1 and set((train % clients).tolist()) == {client}
 

@@ -67,4 +67,4 @@ def test_femnist_writers_are_natural_clients() -> None:
     assert federation.clients == 540 and federation.classes == 62 and federation.shape == (1, 28, 28)
     kept = sum(map(len, federation.train)) + len(federation.validation)
     assert kept + len(federation.test_y) == 55_950
-    assert torch.equal(federation.test_y, federation.y[torch.cat(federation.local_test)])
+    assert torch.equal(federation.test_y, federation.y[torch.cat(list(federation.local_test))])

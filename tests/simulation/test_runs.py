@@ -15,7 +15,7 @@ from torch import nn
 
 import fedceo
 from fedceo.errors import UsageError
-from fedceo.simulation.spending import privacy_spec, sizes_of
+from fedceo.simulation.spending import privacy_spec
 from tests.small import SmallConv, federation
 
 TABLE: dict[str, Any] = {
@@ -337,7 +337,7 @@ def test_record_rows_speak_of_the_worst_client() -> None:
             privacy={"mechanism": "record", "noise_multiplier": 0.3},
         )
     )
-    assert privacy_spec(settings, sizes_of(data), 0.3, 1).record_steps == 7
+    assert privacy_spec(settings, data.sizes.tolist(), 0.3, 1).record_steps == 7
 
 
 def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """From the experiment's [data] section to a federation."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedceo.config import Data
 from fedceo.data.arrays import read_npz
 from fedceo.data.federation import Federation
+from fedceo.data.hands import Dealt, Resampled
 from fedceo.data.partition import deal
 from fedceo.data.source import HELD_OUT, Places, Source, hold_out
 from fedceo.data.sources import load_source
@@ -36,6 +38,8 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         kept, tested = (torch.from_numpy(places) for places in hold_out(len(source.y)))
         test_x, test_y = source.x[tested], source.y[tested]
         source = replace(source, x=source.x[kept], y=source.y[kept], client=None)
+    if settings.partition == "resampled":
+        return _resampled(replace(source, test_x=test_x, test_y=test_y), settings, seed)
     client = None if source.client is None else source.client.numpy()
     hands = deal(source.y.numpy(), client, settings, seed)
 
@@ -47,15 +51,34 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         if len(union) == 0:
             raise UsageError(f"{source.name}: no test set, and its clients have too few records to hold any out")
         test_x, test_y = source.x[union], source.y[union]
+    shown = local_test if settings.local_test else [places[:0] for places in local_test]
+    source = replace(source, test_x=test_x, test_y=test_y)
+    return _federation(source, Dealt(train), torch.cat(validation), Dealt(shown))
+
+
+def _resampled(source: Source, settings: Data, seed: int) -> Federation:
+    """Clients that each draw their records from all that are not kept for validation."""
+    assert settings.clients is not None and settings.records is not None
+    order = torch.from_numpy(np.random.default_rng([seed, 0xDA7A]).permutation(len(source.y)))
+    validation, pool = order.tensor_split([round(settings.validation * len(order))])
+    if settings.records > len(pool):
+        raise UsageError(f"data.records: {settings.records}, more than the {len(pool)} records there are to draw from")
+    nothing = Resampled(pool, settings.clients, 0, seed)
+    return _federation(source, Resampled(pool, settings.clients, settings.records, seed), validation, nothing)
+
+
+def _federation(
+    source: Source, train: Sequence[Tensor], validation: Tensor, local_test: Sequence[Tensor]
+) -> Federation:
     return Federation(
         name=source.name,
         x=source.x,
         y=source.y,
         train=train,
-        validation=torch.cat(validation),
-        local_test=local_test if settings.local_test else [places[:0] for places in local_test],
-        test_x=test_x,
-        test_y=test_y,
+        validation=validation,
+        local_test=local_test,
+        test_x=source.test_x,
+        test_y=source.test_y,
         classes=source.classes,
         mean=source.mean,
         std=source.std,

@@ -1,9 +1,15 @@
 """A federation: who holds which records, and the public test set everybody is measured on."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from fedceo.data.hands import Dealt, Resampled
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,9 +20,10 @@ class Federation:
         name: what the data is called in tables.
         x: (records, *shape), uint8 pixels or float32 values.
         y: (records,) int64 labels from 0.
-        train: for each client, the places of the records it trains on.
+        train: for each client, the places of the records it trains on: a list of tensors, or what holds many clients
+            in little memory (`Dealt`, `Resampled`).
         validation: places of the records kept out of training to choose rounds by, all clients' together.
-        local_test: for each client, the places of its own test records; empty tensors where none are kept.
+        local_test: for each client, the places of its own test records; empty where none are kept.
         test_x, test_y: the public test set, like x and y.
         classes: number of labels.
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
@@ -25,9 +32,9 @@ class Federation:
     name: str
     x: Tensor
     y: Tensor
-    train: list[Tensor]
+    train: Sequence[Tensor]
     validation: Tensor
-    local_test: list[Tensor]
+    local_test: Sequence[Tensor]
     test_x: Tensor
     test_y: Tensor
     classes: int
@@ -43,6 +50,23 @@ class Federation:
     def shape(self) -> tuple[int, ...]:
         """Shape of one record: (channels, height, width) or (features,)."""
         return tuple(self.x.shape[1:])
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """(N,) training records of each client."""
+        if isinstance(self.train, Dealt | Resampled):
+            return self.train.sizes
+        return torch.tensor([len(places) for places in self.train], dtype=torch.int64)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything in it, to tell whether a checkpoint belongs to this data."""
+        digest = hashlib.sha256(f"{self.mean} {self.std}".encode())
+        hands = self.train.parts if isinstance(self.train, Dealt | Resampled) else self.train
+        for tensor in (self.x, self.y, self.test_x, self.test_y, self.validation, *hands):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(np.ascontiguousarray(tensor.numpy()).data)
+        return digest.hexdigest()
 
     def inputs(self, records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Raw records, (..., *shape), as the model takes them: scaled and normalised."""

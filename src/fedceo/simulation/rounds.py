@@ -55,7 +55,7 @@ class Simulation:
             raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
         self.mechanism = self._mechanism()
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
-        self.sizes = torch.tensor([len(places) for places in federation.train], dtype=torch.float64)
+        self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
@@ -126,7 +126,7 @@ class Simulation:
 
     def _weights_of(self, clients: Sequence[int]) -> Tensor:
         by_records = self.experiment.train.weighting == "records"
-        return self.sizes[list(clients)] if by_records else torch.ones(len(clients), dtype=torch.float64)
+        return self.sizes[list(clients)].double() if by_records else torch.ones(len(clients), dtype=torch.float64)
 
     def _work(self, t: int) -> Work:
         train, privacy = self.experiment.train, self.experiment.privacy
@@ -152,9 +152,8 @@ class Simulation:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
             )
-        empty = next((client for client, places in enumerate(federation.train) if len(places) == 0), None)
-        if empty is not None:
-            raise UsageError(f"data: client {empty} has no records to train on")
+        if int(federation.sizes.min()) == 0:
+            raise UsageError(f"data: client {int(federation.sizes.argmin())} has no records to train on")
         if len(federation.test_y) == 0:
             raise UsageError("data: there are no test records")
         layers = getattr(self.experiment.method, "layers", "all")

@@ -11,11 +11,9 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,7 @@ from fedceo.models import build_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_spec, sizes_of, solve_noise, spent_rows
+from fedceo.simulation.spending import privacy_spec, solve_noise, spent_rows
 from fedceo.simulation.summary import REGIMES, summarise
 from fedceo.training.schedule import Schedule
 
@@ -165,8 +163,8 @@ def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn
     else:
         name = type(model).__name__
         model = copy.deepcopy(model)  # the caller's stays as it is
-    noise_multiplier = solve_noise(experiment, sizes_of(federation))
-    privacy_spec(experiment, sizes_of(federation), noise_multiplier)  # what cannot be accounted for is refused
+    noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
+    privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
     _, ended = _next(simulation, _budget(simulation))
     if ended is not None:
@@ -221,7 +219,7 @@ def _budget(simulation: Simulation) -> "Budget | None":
         return None
     from fedceo.privacy.budget import Budget
 
-    plan = privacy_spec(simulation.experiment, sizes_of(simulation.federation), simulation.noise_multiplier)
+    plan = privacy_spec(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
     return Budget(privacy.max_epsilon, privacy.observer, plan)
 
 
@@ -243,23 +241,14 @@ def _identity(simulation: Simulation) -> str:
     """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
     data = simulation.federation
     shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
-    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type, data.mean, data.std)
-    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {_digest_of(data)}".encode())
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=1)  # the same data is asked about at every checkpoint
-def _digest_of(data: Federation) -> str:
-    digest = hashlib.sha256()
-    for tensor in (data.x, data.y, data.test_x, data.test_y, data.validation, *data.train):
-        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(np.ascontiguousarray(tensor.numpy()).data)
+    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
+    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
     return digest.hexdigest()
 
 
 def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
     experiment, data = simulation.experiment, simulation.federation
-    rows = spent_rows(experiment, sizes_of(data), simulation.noise_multiplier, simulation.ledger)
+    rows = spent_rows(experiment, data.sizes.tolist(), simulation.noise_multiplier, simulation.ledger)
     return {
         "method": experiment.method.name,
         "data": data.name,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedceo.config import Experiment, FedCEO
-from fedceo.data import Federation, build_federation
+from fedceo.data import build_federation
 from fedceo.privacy.ledger import Ledger
 from fedceo.privacy.spec import Row, Spec, default_delta
 from fedceo.training.schedule import Schedule
@@ -16,11 +16,7 @@ def client_sizes(experiment: Experiment) -> list[int]:
     clients = experiment.data.clients
     if experiment.privacy.mechanism != "record" and clients is not None:
         return [1] * clients
-    return sizes_of(build_federation(experiment.data, experiment.seed))
-
-
-def sizes_of(federation: Federation) -> list[int]:
-    return [len(places) for places in federation.train]
+    return build_federation(experiment.data, experiment.seed).sizes.tolist()
 
 
 def privacy_spec(
