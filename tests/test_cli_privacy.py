@@ -96,6 +96,20 @@ def test_an_unfinished_run_has_rows(ask: Ask, tmp_path: Path) -> None:
     assert 0 < json.loads(one_round)[0]["epsilon"] < json.loads(planned)[0]["epsilon"]
 
 
+def test_an_audit_and_its_exit_code(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedceo.privacy.mechanisms import Mechanism
+
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    code, out, _ = ask("audit", str(file), "--rounds", "100", "--seed", "1")
+    assert code == 0 and "nothing refuted" in out and "variance" in out
+    monkeypatch.setattr(Mechanism, "noise", property(lambda self: self.noise_multiplier / 2))
+    code, out, _ = ask("audit", str(file), "--rounds", "100", "--seed", "1", "--json")
+    report = json.loads(out)
+    assert code == 1 and report["refuted"]
+    assert not next(f for f in report["findings"] if f["check"] == "variance")["passed"]
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

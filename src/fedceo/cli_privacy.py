@@ -1,6 +1,7 @@
 """`fedceo privacy`: who learns what, how much noise an epsilon needs, and whether the mechanism keeps its word."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,6 +125,32 @@ def calibrate(
     from fedceo import screen
 
     screen.show_calibration(found, epsilon)
+
+
+@app.command()
+def audit(
+    file: Annotated[Path, typer.Argument(help="An experiment file.")],
+    overrides: Overrides = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds with canaries; left out: what a minute or so takes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the auditor's coins, not of the experiment.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
+    from fedceo.config import load_experiment
+    from fedceo.privacy.audit import audit as audit_simulation
+    from fedceo.simulation.runs import prepare
+
+    report = audit_simulation(prepare(load_experiment(file, overrides or [])), rounds=rounds, seed=seed)
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        from fedceo import screen
+
+        screen.show_audit(report.as_dict())
+    if report.refuted:
+        sys.exit(1)
 
 
 OPTIONS = (

@@ -136,7 +136,7 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
     for row in rows:
         table.add_row(
             row["observer"], *([row["mechanism"]] if several else []), row["unit"], row["adjacency"], row["sampling"],
-            "none" if row["epsilon"] is None else f"{row['epsilon']:.2f}", f"{row['delta']:.1e}", row["accountant"],
+            or_none(row["epsilon"]), f"{row['delta']:.1e}", row["accountant"],
             str(notes.index(row["assumption"]) + 1),
         )  # fmt: skip
     out.print(table)
@@ -157,6 +157,38 @@ def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
     out = console()
     out.print(f"noise for an epsilon of {epsilon:g} against the {found[0]['observer']}, per {found[0]['unit']}:")
     out.print(table)
+
+
+def show_audit(report: dict[str, Any]) -> None:
+    """What an audit found: the mechanism as a function, then what canaries showed in each view."""
+    out = console()
+    out.print(
+        f"audit of mechanism {report['mechanism']}, noise multiplier {report['noise_multiplier']:.4g}, "
+        f"{report['rounds']} rounds with canaries, delta {report['delta']:.1e}"
+    )
+    checks = Table("check of the mechanism", "measured", "expected", "verdict")
+    for finding in report["findings"]:
+        verdict = "passed" if finding["passed"] else "[bold red]FAILED[/bold red]"
+        checks.add_row(finding["check"], f"{finding['measured']:.4g}", finding["expected"], verdict)
+    out.print(checks)
+    views = Table("view", "observer", title="what canaries showed")
+    for name in ("scores", "mu claimed", "mu at least (95 %)", "epsilon of the run claimed", "at least", "verdict"):
+        views.add_column(name, justify="left" if name == "verdict" else "right")
+    for view in report["views"]:
+        verdict = "[bold red]REFUTED[/bold red]" if view["verdict"] == "refuted" else view["verdict"]
+        views.add_row(
+            view["view"], view["observer"], str(view["scores"]), f"{view['claim']:.3f}", f"{view['bound']:.3f}",
+            or_none(view["epsilon_claimed"]), or_none(view["epsilon_run"]), verdict,
+        )  # fmt: skip
+    out.print(views)
+    if report["refuted"]:
+        out.print("[bold red]the claim is refuted[/bold red]")
+    else:
+        out.print("nothing refuted; an audit can refute a claim, never prove it")
+
+
+def or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
 
 
 def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:

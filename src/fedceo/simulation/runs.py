@@ -78,7 +78,7 @@ def run(
         on_round: called with every round's record.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
-    simulation = _prepare(_as_experiment(experiment), data, model)
+    simulation = prepare(_as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
     if folder is not None:
         folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
@@ -98,7 +98,7 @@ def resume(
     experiment = folder.experiment()
     if folder.finished:
         return load(path, model=model)
-    simulation = _prepare(experiment, data, model)
+    simulation = prepare(experiment, data, model)
     state, about = folder.load_checkpoint()
     if about["identity"] != _identity(simulation):
         raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
@@ -148,8 +148,10 @@ def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experi
     return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
 
 
-def _prepare(experiment: Experiment, data: Federation | Source | None, model: nn.Module | None) -> Simulation:
-    """Everything that can be refused is refused here, before a file is written."""
+def prepare(
+    experiment: Experiment, data: Federation | Source | None = None, model: nn.Module | None = None
+) -> Simulation:
+    """A simulation before its first round; everything that can be refused is refused here, before a file is written."""
     if isinstance(data, Federation):
         federation = data
     elif data is not None:
