@@ -80,7 +80,7 @@ RIGHT: dict[str, Callable[[int], Simulation]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_passes(name: str) -> None:
-    report = audit(RIGHT[name](0), rounds=60, seed=1)
+    report = audit(RIGHT[name](0), rounds=40, seed=1)
     assert not report.refuted, report
     assert all(view.bound <= 1.2 * view.claim for view in report.views)
 

@@ -43,7 +43,7 @@ SLOW_RATE = 1e-4
 """A learning rate at which the weights stay where they are, so that the gradients of several steps are the first's."""
 CHECKED_ROUNDS, CHECKED_STEPS = 2, 2
 """Noise that comes again in the next step shows as a doubled variance over two steps."""
-ENOUGH_SCORES, FEWEST_ROUNDS = 5_000, 40
+ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 40
 MOST_ENTRIES = 3e8
 """Noise drawn and gradients taken one by one, K D a round."""
 

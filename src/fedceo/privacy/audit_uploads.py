@@ -37,7 +37,7 @@ Coins = npt.NDArray[np.bool_]
 
 LARGEST_MU, TILTED_MU = 3.3, 2.0
 """Beyond the first a view is so clear that errors are too rare to count; coins then decide on a share of the canary."""
-SCORES_AT_MU_1, FEWEST_SCORES, MOST_SCORES = 3_000, 8_000, 16_000
+SCORES_AT_MU_1, FEWEST_SCORES, MOST_SCORES = 7_000, 8_000, 16_000
 """Bounds err by some 1/sqrt(n), so that telling mu from 2 mu takes a number of scores that goes with 1/mu^2."""
 FEWEST_ROUNDS = 40
 MOST_ENTRIES = 2.8e9

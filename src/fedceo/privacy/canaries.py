@@ -39,7 +39,7 @@ class Canaries:
         self.count = max(1, min(clients, self.entries - 1))
         size = max(1, self.entries // (self.count + 1))
         order = rng.permutation(self.entries)
-        places = order[: self.count * size].reshape(self.count, size)
+        places = np.sort(order[: self.count * size].reshape(self.count, size))  # so that memory is read in order
         tensors = np.repeat(np.arange(len(sizes)), sizes)[places]
         touched = np.stack([np.bincount(row, minlength=len(sizes)) for row in tensors])
         lengths = 1 / np.sqrt((touched > 0).sum(1, keepdims=True) * np.take_along_axis(touched, tensors, 1))
