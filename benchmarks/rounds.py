@@ -1,21 +1,29 @@
-"""Time of a round against the same work written as everybody writes it: a loop over clients, a DataLoader each.
+"""Time of a round of training: ours against the same work written as everybody writes it, and against our peers.
 
-    python benchmarks/rounds.py [--rounds 20] [--out FILE]
+    python benchmarks/rounds.py [--peers] [--out FILE.json]
 
-MLP on MNIST-shaped data: N = 100 clients of 600 records, K = 10 a round, one local epoch, batches of 64, plain SGD, no
-noise, no evaluation. Both contenders train the same clients from the same model in one run, turn by turn, after one
-round that is not counted; medians over rounds.
+Always: an MLP on MNIST-shaped data, N = 100 clients of 600 records, K = 10 a round, one local epoch, batches of 64,
+plain SGD, no noise, no evaluation, against a loop over clients with a DataLoader each. Both train the same clients from
+the same model in one process, turn by turn, after one round that is not counted; medians over rounds.
+
+With --peers also, each in a process and an environment of its own that is made on first use (see peers/): pfl's CNN
+setting against that loop, pfl and Flower; LeNet-5 with DP-SGD inside local training against the loop with Opacus.
+Everybody gets the same records, cohorts, batches and start weights, and must end with the same weights. Medians over
+runs, start-up apart. Beside FILE.json lies a picture, FILE.png.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from peers.race import CNN, RECORD, race
+from report import RESULTS, write
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -67,12 +75,7 @@ def plain_round(model: PlainMLP, datasets: list[TensorDataset], clients: list[in
     model.load_state_dict(total)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
-    options = parser.parse_args()
-
+def mlp_rows(rounds: int) -> list[dict[str, Any]]:
     data = make_data()
     simulations = {}
     for engine in ("batched", "loop"):
@@ -93,7 +96,7 @@ def main() -> None:
     datasets = [TensorDataset(x[places], data.y[places]) for places in data.train]
 
     times: dict[str, list[float]] = {"batched": [], "loop": [], "plain": []}
-    for turn in range(options.rounds + 1):
+    for turn in range(rounds + 1):
         clients = simulations["batched"].schedule.cohort(turn + 1, CLIENTS, COHORT, "fixed")
         for name in times:
             begin = time.perf_counter()
@@ -103,17 +106,81 @@ def main() -> None:
                 simulations[name].step()
             if turn > 0:
                 times[name].append(time.perf_counter() - begin)
-    medians = {name: statistics.median(each) for name, each in times.items()}
-    print(f"one round, median of {options.rounds}, cpu, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    labels = {"plain": "torch loop, DataLoader", "loop": "fedceo, loop", "batched": "fedceo, batched (auto)"}
-    for name, label in labels.items():
-        print(f"{label:<26}{1e3 * medians[name]:>10.1f} ms{medians['plain'] / medians[name]:>8.1f}x")
-    if options.out:
-        about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(
-            json.dumps(about | {"date": time.strftime("%Y-%m-%d"), "seconds": medians}, indent=2) + "\n"
-        )
+    labels = {"batched": "fedceo", "loop": "fedceo, engine = loop", "plain": "torch loop, DataLoader"}
+    return [
+        {
+            "setting": "MLP",
+            "contender": label,
+            "processes": 1,
+            "threads": torch.get_num_threads(),
+            "client_ms": 1e3 * statistics.median(times[name]) / COHORT,
+        }
+        for name, label in labels.items()
+    ]
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """One table; "against ours" says how many times longer a contender takes than the first of its setting."""
+    heads = f"{'steady, ms per':>15}{'':>9}{'start-up,':>11}{'':>9}{'weights':>10}"
+    print(f"\n{'':<18}{'':<24}{'processes':>10}{heads}")
+    heads = f"{'client-round':>15}{'vs ours':>9}{'s':>11}{'vs ours':>9}{'differ by':>10}"
+    print(f"{'setting':<18}{'contender':<24}{'x threads':>10}{heads}")
+    ours: dict[str, Any] = {}
+    for row in rows:
+        if row["setting"] != ours.get("setting"):
+            ours = row
+        where = f"{row['processes']}x{row['threads']}"
+        line = f"{row['setting']:<18}{row['contender']:<24}{where:>10}{row['client_ms']:>15.2f}"
+        line += f"{row['client_ms'] / ours['client_ms']:>8.2f}x"
+        if "startup_s" in row:
+            line += f"{row['startup_s']:>11.2f}{row['startup_s'] / ours['startup_s']:>8.1f}x{row['difference']:>10.0e}"
+        print(line)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Bars, one row of panels a setting: steady time on the left, start-up on the right."""
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    most = [sum(row["setting"] == setting for row in rows) for setting in settings]
+    figure, axes = plt.subplots(
+        len(settings), 2, figsize=(10, 0.45 * sum(most) + 0.8 * len(settings)), squeeze=False,
+        gridspec_kw={"height_ratios": most}, layout="constrained",
+    )  # fmt: skip
+    for setting, (steady, startup) in zip(settings, axes, strict=True):
+        mine = [row for row in rows if row["setting"] == setting]
+        for panel, key, title in ((steady, "client_ms", "ms per client-round"), (startup, "startup_s", "start-up, s")):
+            if key not in mine[0]:
+                panel.set_axis_off()
+                continue
+            names = [f"{row['contender']} ({row['processes']}x{row['threads']})" for row in mine]
+            bars = panel.barh(names, [row[key] for row in mine], color=["C0", *["0.7"] * (len(mine) - 1)])
+            panel.bar_label(bars, [f"{row[key]:,.{0 if row[key] >= 100 else 2}f}" for row in mine], padding=3)
+            panel.margins(x=0.15)
+            panel.invert_yaxis()
+            panel.set_title(f"{setting}: {title}", fontsize=10)
+            panel.spines[["top", "right"]].set_visible(False)
+        startup.set_yticklabels([])
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="of the MLP")
+    parser.add_argument("--peers", action="store_true", help="also pfl, Flower and Opacus")
+    parser.add_argument("--runs", type=int, default=3, help="of every peer")
+    parser.add_argument("--quick", action="store_true", help="few clients, one run: to see that everything runs")
+    parser.add_argument("--out", type=Path, default=RESULTS / "rounds-cpu.json")
+    options = parser.parse_args()
+
+    cores = torch.get_num_threads()
+    rows = mlp_rows(options.rounds)
+    if options.peers:
+        for setting in (CNN, RECORD):
+            if options.quick:
+                setting = replace(setting, cohort=4, rounds=2)
+            rows += race(setting, cores, 1 if options.quick else options.runs)
+    show(rows)
+    write({"rows": rows}, options.out)
+    draw(rows, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":
