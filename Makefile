@@ -9,10 +9,10 @@ run: $(READY)
 	$(BIN)/fedceo demo
 
 test: $(READY)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow 
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m slow
 
 test-all: test test-slow
 

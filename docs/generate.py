@@ -21,15 +21,15 @@ written by `docs/generate.py` from the settings in `src/fedceo/config.py`.
 Rounds count from 1. Fields without a default must be given.
 """
 
-METHODS = (config.FedAvg, config.FedCEO)
-
 
 def page() -> str:
-    parts = [HEAD, section("(top level)", {"seed": config.Experiment.model_fields["seed"]})]
+    parts = [HEAD, section("(top level)", {n: config.Experiment.model_fields[n] for n in ("seed", "note")})]
     for name, field in config.Experiment.model_fields.items():
         if name == "method":
-            parts += [section(f'[method], name = "{kind.__name__.lower()}"', kind.model_fields) for kind in METHODS]
-        elif name != "seed":
+            parts += [
+                section(f'[method], name = "{name}"', kind.model_fields) for name, kind in config.METHOD_NAMES.items()
+            ]
+        elif name not in ("seed", "note"):
             assert field.annotation is not None
             parts.append(section(f"[{name}]", field.annotation.model_fields))
     return "\n".join(parts)

@@ -1,10 +1,31 @@
-"""Hypothesis without deadlines (a test never asserts a time); in CI the same examples every time."""
+"""Hypothesis without deadlines (a test never asserts a time); in CI the same examples every time. Data sets that a test
+reads are kept in a folder that goes with the session."""
 
 import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDCEO_CACHE", folder)
+        yield
+
+
+@pytest.fixture
+def unpublished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files in a published layout have no published checksum."""
+    from fedceo.data import DATASETS
+
+    for name, data in list(DATASETS.items()):
+        monkeypatch.setitem(DATASETS, name, replace(data, published={}))

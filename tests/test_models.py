@@ -1,11 +1,17 @@
-"""The paper's architectures: parameters, shapes, and what is refused."""
+"""The architectures: parameters, shapes, what they learn, and what is refused."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import fedceo
+from fedceo.data import Source, sent140
 from fedceo.errors import UsageError
-from fedceo.models import build_model, check_model
+from fedceo.models import DESCRIPTIONS, MODELS, build_model, check_model, parameters_of
+from fedceo.models.lstm import Layer
+from fedceo.training.schedule import Schedule
 
 
 def size(model: nn.Module) -> int:
@@ -15,6 +21,11 @@ def size(model: nn.Module) -> int:
 def test_parameter_counts() -> None:
     assert size(build_model("lenet5", (3, 32, 32), 10, 0)) == 1_141_194
     assert size(build_model("mlp", (1, 28, 28), 37, 0)) == 784 * 64 + 64 * 37
+    assert size(build_model("alexnet", (3, 32, 32), 10, 0)) == 2_472_266
+    assert size(build_model("alexnet-a", (3, 32, 32), 10, 0)) == 23_272_266
+    assert size(build_model("lstm", (25,), 2, 0)) == 164_692
+    assert size(build_model("logistic", (1, 8, 8), 10, 0)) == 650
+    assert size(build_model("small-cnn", (1, 8, 8), 10, 0)) == 6_090
     assert all("bias" not in name for name, _ in build_model("mlp", (64,), 10, 0).named_parameters())
 
 
@@ -45,13 +56,111 @@ def test_what_does_not_fit_is_refused() -> None:
         check_model(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), 3)
 
 
-def test_the_stacked_form_is_the_same_network() -> None:
-    models = [build_model("mlp", (6,), 3, seed) for seed in range(4)]
-    weights = {
-        name: torch.stack([dict(m.named_parameters())[name] for m in models])
-        for name in ("input.weight", "hidden.weight")
+RECORDS = {
+    "mlp": (1, 8, 8),
+    "lenet5": (1, 16, 16),
+    "alexnet": (3, 32, 32),
+    "alexnet-a": (3, 32, 32),
+    "lstm": (6,),
+    "logistic": (1, 8, 8),
+    "small-cnn": (1, 8, 8),
+}
+
+
+def learnable(name: str, records: int) -> Source:
+    """Two classes that differ in brightness, or in which words are used."""
+    rng = torch.Generator().manual_seed(0)
+    shape, y = RECORDS[name], torch.arange(records) % 2
+    if name == "lstm":
+        x = torch.randint(1, 50, (records, *shape), generator=rng) + 50 * y[:, None]
+        x = x.int() * (torch.arange(shape[0]) < torch.randint(2, 7, (records, 1), generator=rng))
+    else:
+        brightness = (2.0 * y - 1).view(-1, *(1,) * len(shape))
+        x = brightness + torch.randn(records, *shape, generator=rng)
+    return Source(name, x, y, x[: records // 2], y[: records // 2], classes=2)
+
+
+def settings(name: str, clients: int, **sections: Any) -> dict[str, Any]:
+    table = {
+        "data": {"name": "digits", "clients": clients, "validation": 0.0},
+        "model": {"name": name},
+        "cohort": {"size": clients},
+        "train": {"rounds": 1, "local_epochs": 1, "batch_size": 4},
+        "privacy": {"mechanism": "none"},
+        "method": {"name": "fedavg"},
     }
-    x, mask = torch.randn(4, 5, 6), 2.0 * (torch.rand(4, 5, 64) < 0.5)
-    for given in (None, mask):
-        expected = torch.stack([m(x[k], None if given is None else given[k]) for k, m in enumerate(models)])
-        assert torch.allclose(models[0].forward_stacked(weights, x, given), expected, atol=1e-6)
+    return {key: {**value, **sections.get(key, {})} for key, value in table.items()}
+
+
+def test_every_model_is_described_and_tried() -> None:
+    assert MODELS.keys() == DESCRIPTIONS.keys() == RECORDS.keys()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_gradients_of_single_records_can_be_clipped(name: str) -> None:
+    """Without noise and with a small clip the update is known: one step of lr along a sum of clipped gradients."""
+    source = learnable(name, 4)
+    privacy = {"mechanism": "record", "noise_multiplier": 0.0, "clip": 0.01}
+    table = settings(name, 2, privacy=privacy, train={"learning_rate": 1.0, "batch_size": 2})
+    run = fedceo.run(table, data=source)
+    start = build_model(name, RECORDS[name], 2, Schedule(0).number("model"))
+    moved = {key: run.weights[key] - p for key, p in parameters_of(start).items()}
+    norm = sum(float(change.double().square().sum()) for change in moved.values()) ** 0.5
+    assert 0 < norm <= 0.01 * (1 + 1e-3) and run.weights.keys() == parameters_of(start).keys()
+
+
+@pytest.mark.parametrize("name, rounds, rate", [("lstm", 6, 2.0), ("logistic", 2, 0.1), ("small-cnn", 3, 0.1)])
+def test_they_learn(name: str, rounds: int, rate: float) -> None:
+    table = settings(name, 2, train={"rounds": rounds, "local_epochs": 4, "batch_size": 8, "learning_rate": rate})
+    result = fedceo.run(table, data=learnable(name, 40)).result
+    assert result["accuracy"]["last"] >= 0.9
+
+
+@pytest.mark.parametrize("name", ["alexnet", "alexnet-a"])
+def test_the_large_ones_learn(name: str) -> None:
+    """By themselves, because a step takes long."""
+    source, model = learnable(name, 8), build_model(name, (3, 32, 32), 2, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(12):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(source.x), source.y).backward()
+        optimizer.step()
+    assert float((model(source.x).argmax(1) == source.y).float().mean()) >= 0.9
+
+
+def test_an_lstm_layer_is_torchs() -> None:
+    torch.manual_seed(0)
+    oracle, layer = nn.LSTM(7, 5, batch_first=True), Layer(7, 5)
+    assert all(p.abs().max() <= 5**-0.5 for p in layer.parameters()) and layer.weight_ih.abs().max() > 0.4
+    layer.load_state_dict({name.removesuffix("_l0"): value for name, value in oracle.state_dict().items()})
+    x = torch.randn(3, 9, 7)
+    torch.testing.assert_close(layer(x), oracle(x)[0])
+
+
+def test_the_lstm_reads_the_last_real_token() -> None:
+    model = build_model("lstm", (6,), 2, 0)
+    short, long = torch.tensor([[5, 9, 3, 0, 0, 0]]), torch.tensor([[5, 9, 3]])
+    torch.testing.assert_close(model(short), build_model("lstm", (3,), 2, 0)(long))
+    assert not torch.equal(model(short), model(torch.tensor([[5, 9, 0, 0, 0, 0]])))
+    assert model(torch.zeros(1, 6, dtype=torch.int64)).isfinite().all(), "a text without a token"
+
+
+def test_the_table_of_the_lstm_is_no_parameter_and_always_the_same() -> None:
+    first, second = (build_model("lstm", (25,), 2, seed) for seed in (0, 1))
+    assert torch.equal(first.table, second.table) and not first.table[0].any()
+    assert "table" not in parameters_of(first) and "table" not in first.state_dict()
+    assert first.table.shape == (sent140.BUCKETS + 1, 100) and sent140.PADDING == 0
+
+
+def test_tokens_are_for_the_lstm_alone() -> None:
+    check_model(build_model("lstm", (25,), 2, 0), (25,), 2, torch.int64)
+    with pytest.raises(UsageError, match="does not take records"):
+        check_model(build_model("logistic", (25,), 2, 0), (25,), 2, torch.int64)
+    for name, shape, words in [
+        ("lstm", (1, 8, 8), "rows of tokens"),
+        ("alexnet", (1, 28, 28), "images of 32x32"),
+        ("alexnet-a", (3, 64, 64), "images of 32x32"),
+        ("small-cnn", (1, 3, 3), "at least 4x4"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            build_model(name, shape, 10, 0)

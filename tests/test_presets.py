@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedceo.config import load_experiment, parse_experiment, to_toml
-from fedceo.presets import demo_experiments
+from fedceo.presets import demo_experiments, experiment_files
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "experiments").rglob("*.toml"))
+FILES = experiment_files(ROOT / "experiments")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedceo import cli_studies
+from fedceo.cli_data import app as data_app
 from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
 
@@ -21,7 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+app.command()(cli_studies.sweep)
+app.command()(cli_studies.tune)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

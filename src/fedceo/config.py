@@ -6,40 +6,36 @@
 Fields carry the paper's symbols in their descriptions. Unknown fields are refused, with the nearest known name.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fedceo.errors import UsageError
-
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A table of the experiment file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from fedceo.method_settings import METHODS, BlurLus, FedCEO, Method
+from fedceo.sections import Count, Fraction, NotNegative, Positive, Section
 
 
 class Data(Section):
     name: str | None = None
-    """A registered data set (`fedceo list`), or none when `path` is given."""
+    """A registered data set (`fedceo data list`) or "hf:owner/name" of the Hugging Face hub; none where `path` is."""
     path: str | None = None
     """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,)."""
     root: str | None = None
     """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
-    partition: Literal["iid", "shards", "dirichlet", "natural", "resampled"] = "iid"
-    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; or
-    resampled: each client draws `records` of them, and several may hold the same one, for any number of clients."""
+    partition: Literal["iid", "shards", "dirichlet", "natural", "pooled", "resampled"] = "iid"
+    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; pooled:
+    every natural client with all its records goes to one of N; or resampled: each client draws `records` of them, and
+    several may hold the same one, for any number of clients."""
+    min_records: Count | None = None
+    """Natural clients with fewer records are left out, before anything else."""
     records: Count | None = None
     """Training records of each client, for partition = "resampled" alone."""
     alpha: Positive = 0.5
@@ -47,7 +43,14 @@ class Data(Section):
     validation: Fraction = 0.1
     """Share of each client's records kept out of training to choose rounds and settings by."""
     local_test: Fraction = 0.0
-    """Share of each client's records kept out of training, for personal methods to be measured on."""
+    """Share of each client's records, for personal methods to be measured on."""
+    local_test_from: Literal["own", "test"] = "own"
+    """Where those come from. own: kept out of the client's training. test: as many records of the public test set, with
+    labels in the client's proportions."""
+    image_column: str | None = None
+    """Of a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
+    label_column: str | None = None
+    """The same for its labels."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +99,8 @@ class Train(Section):
     """How eta falls over the rounds, to a hundredth in the last one unless constant."""
     momentum: Fraction = 0.0
     """Of the client's SGD; the buffer starts at zero in every round."""
+    proximal: NotNegative = 0.0
+    """mu: adds mu (w - w_start) to every gradient of any method, as FedProx does."""
     server_learning_rate: Positive = 1.0
     """The step that multiplies the clipped and noised update."""
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
@@ -108,6 +113,8 @@ class Train(Section):
     """cpu, cuda, or auto: a GPU where there is one."""
     precision: Literal["float32", "float64"] = "float32"
     """Of weights and training."""
+    tf32: bool = False
+    """On a GPU: products with 10 bits of mantissa, about 1.7 times as fast for LeNet-5; sums stay in float32."""
 
 
 class Privacy(Section):
@@ -116,7 +123,18 @@ class Privacy(Section):
     clipped sum; record: DP-SGD inside local training, which protects records, not users."""
     clip: Positive = 1.0
     """C, the largest L2 norm of an update (of a per-record gradient under record)."""
-    noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    clipping: Literal["flat", "per_layer", "adaptive"] = "flat"
+    """flat: the whole update to norm C. per_layer: each of m tensors to C / sqrt(m). adaptive: C, at first the given
+    one, follows a quantile of the updates' norms (Andrew et al. 2021); the counts it needs are noised, and updates get
+    so much more noise that sigma stands for both."""
+    clip_quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """adaptive: share of updates that C should leave as they are."""
+    clip_learning_rate: Positive = 0.2
+    """adaptive: how fast log C follows."""
+    count_noise: Positive | None = None
+    """adaptive: sigma_b, standard deviation of the noise on the count; must exceed sigma / 2. Left out: the larger of
+    K / 20 and 2 sigma."""
+    noise_multiplier: NotNegative | None = None
     """sigma: the noise's standard deviation in units of the clip; or give target_epsilon."""
     target_epsilon: Positive | None = None
     """The epsilon that the noise multiplier is solved for."""
@@ -150,35 +168,11 @@ class Privacy(Section):
         return self
 
 
-class FedAvg(Section):
-    name: Literal["fedavg"] = "fedavg"
-    """The mean of the clients' models; with privacy.mechanism = "distributed" this is UDP-FedAvg."""
-
-
-class FedCEO(Section):
-    name: Literal["fedceo"] = "fedceo"
-    """The truncated t-SVD over the stacked models every `interval` rounds."""
-    strength: Positive = 0.6
-    """lambda: the threshold is ratio^(t/I) / (2 strength), so a larger strength smooths less."""
-    ratio: Annotated[float, Field(ge=1.0, le=2.0)] = 1.04
-    """vartheta, the growth of the threshold from one smoothing to the next."""
-    interval: Count = 10
-    """I, rounds between smoothings."""
-    restart: Literal["own", "mean", "slot", "stored"] = "own"
-    """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
-    mean: the mean of the smoothed models, always. slot: the smoothed model of its place in the cohort. stored: at
-    every restart the client's last stored model, however old, as in the authors' program (where a client that was
-    never seen does not train at all; here it trains from the global model)."""
-    layers: str | list[str] = "all"
-    """Which layers are smoothed: "all", "last N", or a list of names."""
-
-
-Method = Annotated[FedAvg | FedCEO, Field(discriminator="name")]
-
-
 class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""
+    personal_clients: Annotated[int, Field(ge=0)] = 20
+    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob)."""
 
 
 class Checkpoint(Section):
@@ -191,6 +185,8 @@ class Experiment(Section):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Everything random follows from it, the noise too unless privacy.randomness = "system"."""
+    note: str | None = None
+    """A remark for tables, such as how the settings were chosen; `fedceo tune` writes one."""
     data: Data
     model: Model = Model()
     cohort: Cohort = Cohort()
@@ -207,7 +203,18 @@ class Experiment(Section):
             raise ValueError(f"cohort.size is {self.cohort.size}, more than data.clients, {self.data.clients}")
         if user_level and self.train.weighting == "records":
             raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
+        if self.privacy.clipping != "flat" and not user_level:
+            raise ValueError(
+                f'privacy.clipping "{self.privacy.clipping}" is of updates, which only user-level privacy clips'
+            )
+        if isinstance(self.method, BlurLus) and self.privacy.mechanism == "record" and self.method.score != "magnitude":
+            raise ValueError('method.score "first-order" would look at the records once more, without noise')
         if isinstance(self.method, FedCEO):
+            if self.method.threshold == "noise" and self.privacy.mechanism not in ("distributed", "central"):
+                raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
+            growth = math.log(self.method.ratio) * self.train.rounds / self.method.interval
+            if growth > 500:
+                raise ValueError("method.ratio: the threshold grows out of all numbers in so many smoothings")
             if self.privacy.mechanism == "central" and self.method.restart != "mean":
                 raise ValueError(
                     f'method.restart "{self.method.restart}" needs each client\'s upload, which mechanism "central" '
@@ -225,16 +232,43 @@ class Experiment(Section):
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read and check an experiment file; overrides are "section.field=value" with TOML values."""
+    """Read and check an experiment file; overrides are "section.field=value" with TOML values.
+
+    A file may say `extends = ["part.toml", ...]`: it then begins with what these say, later ones over earlier ones.
+    """
+    table = _read(Path(path), ())
+    for override in overrides:
+        _apply(table, override)
+    return parse_experiment(table)
+
+
+def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
+    """A file's table on top of those it extends; paths are relative to the file that names them."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such experiment file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
-    for override in overrides:
-        _apply(table, override)
-    return parse_experiment(table)
+    parts = table.pop("extends", [])
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise UsageError(f"{path}: extends: expected a list of files")
+    if path.resolve() in within:
+        raise UsageError(f"{path}: extends itself")
+    whole: dict[str, Any] = {}
+    for part in parts:
+        whole = _merged(whole, _read(path.parent / part, (*within, path.resolve())))
+    return _merged(whole, table)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Tables are merged field by field; a [method] of another name replaces the whole one below it."""
+    merged = below | above
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], dict) and isinstance(above[name], dict):
+            other = name == "method" and above[name].get("name") not in (None, below[name].get("name"))
+            merged[name] = above[name] if other else _merged(below[name], above[name])
+    return merged
 
 
 def parse_experiment(table: Mapping[str, Any]) -> Experiment:
@@ -266,20 +300,20 @@ def _apply(table: dict[str, Any], override: str) -> None:
     table[field] = value
 
 
+METHOD_NAMES = {str(kind.model_fields["name"].default): kind for kind in METHODS}
+
+
 def _one_line(error: ValidationError) -> str:
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a misspelling explains the rest
-    place = ".".join(str(part) for part in first["loc"] if part not in ("fedavg", "fedceo"))
+    place = ".".join(str(part) for part in first["loc"] if part not in METHOD_NAMES)
     if first["type"] == "extra_forbidden":
         near = get_close_matches(str(first["loc"][-1]), _fields_beside(first["loc"]), n=1)
         return f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else "")
     if first["type"] == "missing":
         return f"{place}: missing"
     if first["type"] == "union_tag_invalid":
-        known = [
-            name for kind in get_args(get_args(Method)[0]) for name in get_args(kind.model_fields["name"].annotation)
-        ]
         given = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
-        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(known)}"
+        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}"
     message = first["msg"].removeprefix("Value error, ")
     shown = first["input"]
     if not place or isinstance(shown, dict):
@@ -291,10 +325,8 @@ def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
     """The names known where an unknown one was found."""
     kind: Any = Experiment
     for part in location[:-1]:
-        if part in ("fedavg", "fedceo"):
-            kind = FedAvg if part == "fedavg" else FedCEO
+        if part in METHOD_NAMES:
+            kind = METHOD_NAMES[str(part)]
         elif part in kind.model_fields:
             kind = kind.model_fields[part].annotation
-        if not hasattr(kind, "model_fields"):
-            kind = FedCEO
     return list(kind.model_fields)

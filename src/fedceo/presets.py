@@ -3,12 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from fedceo.config import Experiment, parse_experiment
-
-METHODS = {
-    "fedavg": 'the mean of the clients\' models; UDP-FedAvg under privacy.mechanism = "distributed"',
-    "fedceo": "truncated t-SVD over the stacked models every few rounds (Li et al., ICML 2025)",
-}
+from fedceo.config import METHOD_NAMES, Experiment, parse_experiment
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -26,7 +21,8 @@ def demo_experiments() -> dict[str, Experiment]:
 
 def experiment_files(root: Path = Path("experiments")) -> list[Path]:
     """Experiment files below the folder `experiments` of the current folder."""
-    return sorted(root.rglob("*.toml")) if root.is_dir() else []
+    files = root.rglob("*.toml") if root.is_dir() else []
+    return sorted(file for file in files if "parts" not in file.parts)
 
 
 def inventory() -> dict[str, dict[str, str]]:
@@ -34,7 +30,7 @@ def inventory() -> dict[str, dict[str, str]]:
     from fedceo import data, models
 
     return {
-        "methods": METHODS,
+        "methods": {name: _first_sentence(kind) for name, kind in METHOD_NAMES.items()},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
         "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
@@ -44,3 +40,9 @@ def inventory() -> dict[str, dict[str, str]]:
 def _first_comment(path: Path) -> str:
     first = path.read_text(encoding="utf-8").split("\n", 1)[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+def _first_sentence(kind: type) -> str:
+    """What the settings of a method say of its name."""
+    words = " ".join(str(kind.model_fields["name"].description).split())  # type: ignore[attr-defined]
+    return words.split(". ")[0].rstrip(".")

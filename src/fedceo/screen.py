@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from fedceo.errors import UsageError
@@ -191,6 +199,35 @@ def or_none(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
+def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
+    """One row for each experiment, mean and spread over its seeds."""
+    from fedceo.studies.table import show
+
+    names = ("regime", "sigma", "seeds", "last", "best", "at best validation", "P-loc", "P-glob", "epsilon outsider",
+             "epsilon server", "tuned")  # fmt: skip
+    shown = [name for name in names if any(row[name] is not None for row in rows)]
+    same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
+    out = console()
+    out.print("; ".join(f"{name}: {show(rows[0], name)}" for name in same if name in shown))
+    table = Table(title="test accuracy of the global model, % (mean ± sd over seeds)")
+    table.add_column("experiment", no_wrap=True)
+    for name in shown:
+        if name not in same:
+            table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row["experiment"], *(show(row, name) for name in shown if name not in same))
+    out.print(table)
+    out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
+
+
+def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """The best settings of each experiment."""
+    table = Table("experiment", "best validation accuracy, %", "settings", "how")
+    for name, each in found.items():
+        table.add_row(name, percent(each["validation_accuracy"]), each["file"], each["note"])
+    console().print(table)
+
+
 def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
     """Everything that can be named, kind by kind."""
     out = console()
@@ -201,6 +238,44 @@ def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
             out.print(f"  {name:<{width}}  {line}", highlight=False)
         if not entries:
             out.print("  none here")
+
+
+def show_data(rows: list[dict[str, Any]], root: Path | None) -> None:
+    """Which data sets are there; where the others are looked for."""
+    out = console()
+    table = Table("data set", "", "looked for in the data folder")
+    for row in rows:
+        table.add_row(row["name"], "there" if row["missing"] is None else "missing", row["where"])
+    out.print(table)
+    out.print(f"data folder: {root or 'none; set FEDCEO_DATA or data.root'}", highlight=False)
+
+
+def show_checked(rows: list[dict[str, Any]]) -> None:
+    """Files beside their checksums."""
+    table = Table("file", "bytes", "MD5", "")
+    for row in rows:
+        table.add_row(row["file"], f"{row['bytes']:,}", row["md5"], row["verdict"])
+    console().print(table)
+
+
+@contextmanager
+def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress bar for each file that is fetched; the value yielded is called with its name, bytes done and total."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=Console(stderr=True))
+    tasks: dict[str, Any] = {}
+
+    def advance(name: str, done: int, total: int | None) -> None:
+        bar.start()  # not before the first byte, so that a refusal prints its one line and nothing else
+        if name not in tasks:
+            tasks[name] = bar.add_task(name)
+        bar.update(tasks[name], completed=done, total=total)
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def noise_of(result: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ from fedceo.data import Source, build_federation, federate, from_arrays
 from fedceo.errors import UsageError
 from tests.data.layouts import idx, write_cifar10, write_mnist
 
+pytestmark = pytest.mark.usefixtures("unpublished")
+
 X, Y = np.ones((10, 2)), np.arange(10) % 3
 
 
@@ -39,7 +41,7 @@ def with_value(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("mnsit", "did you mean mnist? known are cifar10, digits, mnist"),
+        ("mnsit", "did you mean mnist? known are cifar10, digits, emnist-letters, "),
         ("CIFAR-10", "did you mean cifar10?"),
         ("imagenet-21k", "unknown data set 'imagenet-21k'; known are"),
     ],
@@ -168,7 +170,7 @@ def test_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
 def test_a_source_made_by_hand(x: torch.dtype, y: torch.dtype) -> None:
     values, labels = torch.ones(4, 2, dtype=x), torch.zeros(4, dtype=y)
     message = refusal(lambda: Source("hand", values, labels, values, labels, classes=1))
-    assert message == f"hand: x must be uint8 or float32 and y int64, got {x} and {y}"
+    assert message == f"hand: x must be uint8, float32 or int32 and y int64, got {x} and {y}"
 
 
 def good_npz(path: Path) -> bytes:

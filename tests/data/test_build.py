@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedceo.config import Data
 from fedceo.data import Federation, Source, federate, from_arrays
+from fedceo.errors import UsageError
 
 
 def numbered(records: int, clients: int | None = None) -> Source:
@@ -116,3 +117,71 @@ def test_held_out_records_are_a_fair_sample_of_a_clients_labels() -> None:
     federation = federate(source, settings(partition="shards", local_test=0.2), 0)
     for train, tested in zip(federation.train, federation.local_test, strict=True):
         assert set(federation.y[tested].tolist()) == set(federation.y[train].tolist())
+
+
+def test_the_authors_split() -> None:
+    source = from_arrays(np.zeros((500, 1)), np.arange(500) % 10, test_x=np.zeros((1, 1)), test_y=[0])
+    federation = federate(source, settings(clients=1, validation=0.1, local_test=0.1), 0)
+    assert (len(federation.train[0]), len(federation.validation), len(federation.local_test[0])) == (400, 50, 50)
+
+
+def test_small_natural_clients_are_left_out() -> None:
+    client = np.repeat([3, 5, 9], [4, 10, 11])
+    source = from_arrays(np.arange(25)[:, None], np.arange(25) % 3, client=client)
+    federation = federate(source, Data(name="digits", partition="natural", min_records=10), 0)
+    assert federation.clients == 2 and federation.x.min() == 4, "records of the first client are gone"
+    with pytest.raises(UsageError, match=r"data.min_records: 12, but the largest client has 11 records"):
+        federate(source, Data(name="digits", partition="natural", min_records=12), 0)
+    with pytest.raises(UsageError, match=r"data.min_records: 5, but arrays has no client ids"):
+        federate(numbered(30), settings(min_records=5), 0)
+
+
+@given(st.integers(60, 200), st.integers(0, 99))
+def test_pooled_clients_hold_whole_natural_clients(records: int, seed: int) -> None:
+    source = numbered(records, clients=40)
+    federation = federate(source, settings(partition="pooled", clients=2, validation=0.2, local_test=0.2), seed)
+    assert sorted(places(federation)) == list(range(records))
+    assert torch.equal(federation.test_y, federation.y[torch.cat(list(federation.local_test))])
+    users = [
+        set((torch.cat([train, held]) % 40).tolist())
+        for train, held in zip(federation.train, federation.local_test, strict=True)
+    ]
+    assert not users[0] & users[1]
+
+
+def test_what_cannot_be_pooled() -> None:
+    with pytest.raises(UsageError, match='"pooled" needs data with client ids'):
+        federate(numbered(30), settings(partition="pooled"), 0)
+    with pytest.raises(UsageError, match=r"data.clients: 4 natural clients leave \d+ of 50 without records"):
+        federate(numbered(100, clients=4), settings(partition="pooled", clients=50), 0)
+
+
+def test_local_tests_from_the_public_test_set_follow_the_clients_labels() -> None:
+    y, test_y = np.arange(1000) // 100, np.arange(500) % 10
+    source = from_arrays(np.ones((1000, 1)), y, test_x=np.arange(500)[:, None], test_y=test_y)
+    given_settings = settings(partition="shards", validation=0.1, local_test=0.2, local_test_from="test")
+    federation = federate(source, given_settings, 0)
+    plain = federate(source, settings(partition="shards", validation=0.1), 0)
+    for client in range(5):
+        x, labels = federation.local_test_records(client)
+        mine = federation.y[federation.train[client]].bincount(minlength=10) / len(federation.train[client])
+        assert len(labels) == 40 and len(x.unique()) == 40, "a fifth of 200 records, each once"
+        assert (labels.bincount(minlength=10) / 40 - mine).abs().max() < 0.2
+        assert set(labels.tolist()) <= set(federation.y[federation.train[client]].tolist())
+        assert torch.equal(labels, torch.from_numpy(test_y)[x.flatten().long()])
+        assert torch.equal(federation.train[client], plain.train[client]), "nothing is taken from training"
+    again = federate(source, given_settings, 0)
+    assert torch.equal(torch.cat(list(again.local_test)), torch.cat(list(federation.local_test)))
+
+
+def test_local_tests_of_a_clients_own_records() -> None:
+    federation = federate(numbered(100), settings(local_test=0.2), 0)
+    x, labels = federation.local_test_records(3)
+    assert torch.equal(x, federation.x[federation.local_test[3]])
+    assert torch.equal(labels, federation.y[federation.local_test[3]])
+
+
+def test_local_tests_from_a_test_set_that_is_not_there() -> None:
+    given_settings = Data(name="digits", partition="natural", local_test=0.1, local_test_from="test")
+    with pytest.raises(UsageError, match=r'data.local_test_from: "test", but arrays has no public test set'):
+        federate(numbered(100, clients=4), given_settings, 0)

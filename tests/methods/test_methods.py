@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedceo import config
-from fedceo.methods.fedavg import FedAvg
+from fedceo import config, method_settings
+from fedceo.methods.fedavg import FedAvg, Server
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import State
 from fedceo.models import build_model, parameters_of
@@ -93,7 +93,7 @@ def above_every_other_frequency(uploads: Stack) -> float:
 def test_above_every_other_frequency_all_clients_get_the_same() -> None:
     uploads = stacked()
     threshold = above_every_other_frequency(uploads)
-    method = FedCEO(config.FedCEO(strength=1 / (2 * threshold), ratio=1.0, interval=1))
+    method = FedCEO(method_settings.FedCEO(strength=1 / (2 * threshold), ratio=1.0, interval=1))
     state, about = method.aggregate(State({}), uploads, 1)
     assert about["threshold"] == pytest.approx(threshold)
     starts = method.starts(state, [10, 12, 14, 99], 2)
@@ -106,16 +106,18 @@ def test_the_global_model_does_not_depend_on_the_restart(strength: float) -> Non
     """mean_k w_hat_k = SVT(mean, threshold / m): what makes restart = "mean" post-processing of the mean."""
     uploads = stacked()
     settings = {"strength": strength, "interval": 1}
-    own, _ = FedCEO(config.FedCEO(restart="own", **settings)).aggregate(State({}), uploads, 1)
-    mean, _ = FedCEO(config.FedCEO(restart="mean", **settings)).aggregate(State({}), uploads, 1)
-    alone, _ = FedCEO(config.FedCEO(restart="mean", **settings)).aggregate(State({}), Mean(uploads.mean(), 5.0, 0), 1)
+    own, _ = FedCEO(method_settings.FedCEO(restart="own", **settings)).aggregate(State({}), uploads, 1)
+    mean, _ = FedCEO(method_settings.FedCEO(restart="mean", **settings)).aggregate(State({}), uploads, 1)
+    alone, _ = FedCEO(method_settings.FedCEO(restart="mean", **settings)).aggregate(
+        State({}), Mean(uploads.mean(), 5.0, 0), 1
+    )
     assert distance(own.weights, mean.weights) < 1e-5
     assert distance(alone.weights, mean.weights) < 1e-6
     assert not mean.personal
 
 
 def test_the_threshold_grows_as_the_paper_says() -> None:
-    method = FedCEO(config.FedCEO(strength=0.6, ratio=1.04, interval=10))
+    method = FedCEO(method_settings.FedCEO(strength=0.6, ratio=1.04, interval=10))
     for t in (10, 20, 300):
         _, about = method.aggregate(State({}), stacked(), t)
         assert about["threshold"] == pytest.approx(1.04 ** (t / 10) / 1.2)
@@ -127,7 +129,7 @@ def test_restarts() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
     for restart in ("own", "slot", "stored", "mean"):
-        method = FedCEO(config.FedCEO(restart=restart, interval=2, strength=5.0))
+        method = FedCEO(method_settings.FedCEO(restart=restart, interval=2, strength=5.0))
         state, _ = method.aggregate(State({}), uploads, 2)
         starts = method.starts(state, [3, 11, 14], 3)["input.weight"]
         mean = state.weights["input.weight"]
@@ -147,7 +149,7 @@ def test_restarts() -> None:
 
 
 def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
-    method = FedCEO(config.FedCEO(restart="stored", interval=5, strength=5.0))
+    method = FedCEO(method_settings.FedCEO(restart="stored", interval=5, strength=5.0))
     uploads = stacked()
     state, _ = method.aggregate(State({}), uploads, 1)
     assert torch.equal(state.personal[12]["input.weight"], uploads.weights["input.weight"][2])
@@ -156,7 +158,9 @@ def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
 
 def test_only_the_chosen_layers_are_smoothed() -> None:
     uploads = stacked()
-    state, _ = FedCEO(config.FedCEO(layers="last 1", interval=1, strength=0.5)).aggregate(State({}), uploads, 1)
+    state, _ = FedCEO(method_settings.FedCEO(layers="last 1", interval=1, strength=0.5)).aggregate(
+        State({}), uploads, 1
+    )
     assert torch.allclose(state.weights["input.weight"], uploads.weights["input.weight"].mean(0), atol=1e-6)
     assert not torch.allclose(state.weights["hidden.weight"], uploads.weights["hidden.weight"].mean(0), atol=1e-3)
 
@@ -165,13 +169,13 @@ def test_server_optimisers() -> None:
     uploads = stacked()
     start = State({name: torch.zeros_like(w[0]) for name, w in uploads.weights.items()})
     update = {name: w.mean(0) / 0.5 for name, w in uploads.weights.items()}
-    momentum, _ = FedAvg("momentum", 0.5).aggregate(start, uploads, 1)
+    momentum, _ = FedAvg(Server("momentum", 0.5)).aggregate(start, uploads, 1)
     assert distance(momentum.weights, {n: 0.5 * u for n, u in update.items()}) < 1e-6
-    again, _ = FedAvg("momentum", 0.5).aggregate(momentum, uploads, 2)
+    again, _ = FedAvg(Server("momentum", 0.5)).aggregate(momentum, uploads, 2)
     moved = {n: (uploads.mean()[n] - momentum.weights[n]) / 0.5 for n in update}
     expected = {n: momentum.weights[n] + 0.5 * (0.9 * update[n] + moved[n]) for n in update}
     assert distance(again.weights, expected) < 1e-5
-    adam, _ = FedAvg("adam", 0.1).aggregate(start, uploads, 5)  # the first update, though not the first round
+    adam, _ = FedAvg(Server("adam", 0.1)).aggregate(start, uploads, 5)  # the first update, though not the first round
     step = {n: w.mean(0) / 0.1 for n, w in uploads.weights.items()}
     assert distance(adam.weights, {n: 0.1 * s / (s.abs() + 1e-3) for n, s in step.items()}) < 1e-5
 
@@ -184,7 +188,7 @@ def test_records_weigh_the_mean_where_asked() -> None:
 
 
 def test_state_travels_through_a_file_and_back() -> None:
-    state, _ = FedCEO(config.FedCEO(interval=1)).aggregate(State({}), stacked(), 1)
+    state, _ = FedCEO(method_settings.FedCEO(interval=1)).aggregate(State({}), stacked(), 1)
     state = State(state.weights, state.personal, {"first": state.weights})
     back = State.unflatten(state.flatten())
     assert distance(back.weights, state.weights) == 0
@@ -214,8 +218,8 @@ def test_an_empty_cohort(mechanism: str) -> None:
 
 
 def test_smoothed_models_do_not_outlive_an_empty_round() -> None:
-    method = FedCEO(config.FedCEO(interval=2, restart="own"))
+    method = FedCEO(method_settings.FedCEO(interval=2, restart="own"))
     state, _ = method.aggregate(State({}), stacked(), 2)
     assert state.personal and not method.idle(state).personal
-    kept = FedCEO(config.FedCEO(interval=2, restart="stored"))
+    kept = FedCEO(method_settings.FedCEO(interval=2, restart="stored"))
     assert kept.idle(state).personal

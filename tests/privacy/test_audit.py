@@ -11,13 +11,14 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from fedceo.config import parse_experiment
+from fedceo.config import METHOD_NAMES, parse_experiment
 from fedceo.errors import UsageError
 from fedceo.privacy.audit import Report, audit
 from fedceo.privacy.canaries import Canaries, Samples, mu_from_errors, rate_upper, sure_bound
 from fedceo.simulation.rounds import Simulation
-from fedceo.training import batched, loop
-from fedceo.training.per_example import draw_noise
+from fedceo.training import loop
+from fedceo.training.chain import Chain
+from fedceo.training.noise import RecordNoise
 from tests.privacy.faults import (
     FAULTS,
     ClipEachTensor,
@@ -130,46 +131,50 @@ def test_claims_come_from_the_experiment_not_from_the_mechanism() -> None:
     assert {view.view: view.claim for view in report.views}["average"] == pytest.approx(1.0)
 
 
-def no_noise(like: Any, std: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(w) for name, w in like.items()}
+def half_noise(noise: RecordNoise, step: int, size: int) -> Tensor:
+    return DRAW(noise, step, size) / 2
 
 
-def half_noise(like: Any, std: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    return draw_noise(like, std / 2, generator)
+def no_noise(noise: RecordNoise, step: int, size: int) -> Tensor:
+    return torch.zeros_like(DRAW(noise, step, size))
 
 
-def same_in_every_step(like: Any, std: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    """The generator's first draw, however often it is asked."""
-    return draw_noise(like, std, np.random.Generator(type(generator.bit_generator)(generator.bit_generator.seed_seq)))
-
-
-def not_clipped(gradients: Any, present: Tensor, clip: float) -> dict[str, Tensor]:
-    return {name: g.sum(0) for name, g in gradients.items()}
+def same_in_every_step(noise: RecordNoise, step: int, size: int) -> Tensor:
+    """The generators' first draw, however often they are asked."""
+    kinds = [type(generator.bit_generator) for generator in noise.generators]
+    seeds = [generator.bit_generator.seed_seq for generator in noise.generators]
+    fresh = object.__new__(RecordNoise)
+    fresh.__dict__ |= noise.__dict__
+    fresh.generators = [np.random.Generator(kind(seed)) for kind, seed in zip(kinds, seeds, strict=True)]
+    return DRAW(fresh, step, size)
 
 
 def break_training(monkeypatch: pytest.MonkeyPatch, name: str, broken: Simulation) -> None:
     schedules = {"shared between clients": SharedBetweenClients, "repeated between rounds": RepeatedEveryRound}
     if name in schedules:
         broken.schedule = schedules[name](broken.schedule.seed)
-        return
-    attribute, function = TRAINING_FAULTS[name]
-    for engine in (loop, batched):
-        monkeypatch.setattr(engine, attribute, function)
+    elif name == "no clipping":
+        monkeypatch.setattr(loop, "clipped_sum", lambda g, present, clip: {n: v.sum(0) for n, v in g.items()})
+        right = Chain.gradient
+        monkeypatch.setattr(Chain, "gradient", lambda self, *a: right(self, *a[:5], a[5] and 1e9, *a[6:]))
+    else:
+        monkeypatch.setattr(RecordNoise, "draw", TRAINING_FAULTS[name])
 
 
+DRAW = RecordNoise.draw
 TRAINING_FAULTS: dict[str, Any] = {
-    "no noise": ("draw_noise", no_noise),
-    "half noise": ("draw_noise", half_noise),
-    "same noise in every step": ("draw_noise", same_in_every_step),
-    "no clipping": ("clipped_sum", not_clipped),
+    "no noise": no_noise,
+    "half noise": half_noise,
+    "same noise in every step": same_in_every_step,
+    "no clipping": None,
     "shared between clients": None,
     "repeated between rounds": None,
 }
 
 
-@pytest.mark.parametrize("name", TRAINING_FAULTS)
-def test_record_faults(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = simulation("record", sigma=0.8)
+@pytest.mark.parametrize("name, engine", [*((name, "batched") for name in TRAINING_FAULTS), ("no clipping", "loop")])
+def test_record_faults(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = simulation("record", sigma=0.8, engine=engine)
     break_training(monkeypatch, name, broken)
     report = audit(broken, rounds=100 if name == "half noise" else 40, seed=1)
     assert report.refuted
@@ -308,3 +313,11 @@ def test_what_is_right_passes_ten_times(name: str) -> None:
     for seed in range(10):
         report = audit(RIGHT[name](seed), rounds=60)
         assert not report.refuted, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_keeps_its_word(name: str) -> None:
+    """Canaries go through what the method sends, personal parts apart."""
+    made = simulation(method={"name": name})
+    assert not audit(made, rounds=200, seed=1).refuted

@@ -1,15 +1,15 @@
-"""Loop and batch give the same answer on the same Schedule; both equal plain SGD written by hand."""
+"""Loop and batch give the same answer on the same Schedule; the loop is plain SGD; the rule that chooses."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.training.batched import BatchedTrainer
-from fedceo.training.engine import choose_engine
+from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Place, RecordPrivacy, Weights, Work
@@ -20,9 +20,31 @@ def place(model: nn.Module, dtype: torch.dtype = torch.float32) -> Place:
     return Place(model.to(dtype), federation(), Schedule(5), torch.device("cpu"), dtype)
 
 
-def models() -> list[nn.Module]:
+class Normed(nn.Module):
+    """No chain of layers that blocks know: goes through torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.norm(self.conv(x))).flatten(1))
+
+
+class Branching(nn.Module):
+    """What it does depends on what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.flatten(1)) if x.sum() > 0 else -self.out(x.flatten(1))
+
+
+def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    return [build_model("mlp", (1, 4, 4), 3, seed=0), SmallConv()]
+    return {"mlp": build_model("mlp", (1, 4, 4), 3, seed=0), "conv": SmallConv(), "generic": Normed()}
 
 
 def starts(model: nn.Module, clients: int) -> dict[str, torch.Tensor]:
@@ -39,11 +61,12 @@ RECORD = RecordPrivacy(clip=0.5, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
-@pytest.mark.parametrize("which", [0, 1], ids=["mlp", "conv"])
-def test_loop_and_batch_agree(which: int, record: RecordPrivacy | None) -> None:
+@pytest.mark.parametrize("which", ["mlp", "conv", "generic"])
+def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
+    """Clients of unequal sizes, momentum and a proximal term."""
     clients = [0, 2, 3]
     for dtype, epochs, tolerance in ((torch.float32, 4, 1e-5), (torch.float64, 30, 1e-8)):
-        work = Work(epochs, 4, 0.1, momentum=0.5, record=record)
+        work = Work(epochs, 4, 0.1, momentum=0.5, record=record, proximal=0.2)
         model = models()[which].to(dtype)
         begin = starts(model, len(clients))
         loop = LoopTrainer(place(model, dtype)).train(begin, clients, 2, work)
@@ -53,8 +76,67 @@ def test_loop_and_batch_agree(which: int, record: RecordPrivacy | None) -> None:
         assert difference(loop.weights, begin) > 1e-3, "something was learnt"
 
 
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_loop_and_batch_agree_on_lenet(record: RecordPrivacy | None) -> None:
+    sizes = (9, 5)
+    data = federation(sizes, shape=(3, 16, 16), classes=4)
+    model = build_model("lenet5", (3, 16, 16), 4, seed=0).double()
+    here = Place(model, data, Schedule(5), torch.device("cpu"), torch.float64)
+    begin, work = starts(model, 2), Work(2, 4, 0.1, record=record)
+    loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
+    assert difference(loop.weights, batch.weights) <= 1e-8
+    assert difference(loop.weights, begin) > 1e-3
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+@pytest.mark.parametrize("which", ["mlp", "conv", "generic"])
+def test_a_cohort_too_large_for_memory_trains_in_parts(which: str, record: RecordPrivacy | None) -> None:
+    model = models()[which]
+    begin, work = starts(model, 4), Work(2, 4, 0.1, record=record)
+    whole = BatchedTrainer(place(model)).train(begin, [0, 1, 2, 3], 1, work)
+    small = BatchedTrainer(place(model), most_bytes=1)
+    sizes: list[int] = []
+    train = small._train
+    small._train = lambda *given: sizes.append(len(given[1])) or train(*given)  # type: ignore[method-assign,func-returns-value]
+    parts = small.train(begin, [0, 1, 2, 3], 1, work)
+    assert sizes == [1, 1, 1, 1]
+    assert difference(whole.weights, parts.weights) < 1e-6
+    assert torch.allclose(whole.losses, parts.losses, atol=1e-6)
+
+
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_a_proximal_term_holds_clients_back(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
+    """One full batch from the start moves alike, since w - start is 0; after that (1 - eta mu) of the way is kept."""
+    model = models()["conv"]
+    begin = starts(model, 1)
+    here = place(model)
+
+    def moved(epochs: int, proximal: float) -> dict[str, torch.Tensor]:
+        trained = trainer(here).train(begin, [1], 1, Work(epochs, SIZES[1], 0.1, proximal=proximal))
+        return {name: trained.weights[name] - w for name, w in begin.items()}
+
+    first, second, held = moved(1, 0.0), moved(2, 0.0), moved(2, 3.0)
+    assert difference(moved(1, 3.0), first) == 0
+    for name in begin:
+        assert torch.allclose(held[name], second[name] - 0.1 * 3.0 * first[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_a_bad_record_switches_no_noise_off(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
+    """With a NaN among its records a client still uploads noise, in every entry."""
+    data = federation()
+    data.x[data.train[0][0]] = torch.nan
+    model = models()["conv"]
+    here = Place(model, data, Schedule(5), torch.device("cpu"), torch.float32)
+    begin = starts(model, 2)
+    trained = trainer(here).train(begin, [0, 2], 1, Work(2, 4, 0.1, record=RECORD)).weights
+    for name, w in begin.items():
+        assert torch.isfinite(trained[name]).all()
+        assert (trained[name] != w).all()
+
+
 def test_a_client_trains_the_same_whoever_else_is_in() -> None:
-    model = models()[0]
+    model = models()["mlp"]
     begin = starts(model, 4)
     together = BatchedTrainer(place(model)).train(begin, [0, 1, 2, 3], 1, Work(2, 4, 0.1))
     alone = BatchedTrainer(place(model)).train({n: w[1:2] for n, w in begin.items()}, [1], 1, Work(2, 4, 0.1))
@@ -65,7 +147,7 @@ def test_a_client_trains_the_same_whoever_else_is_in() -> None:
 
 def test_the_loop_is_plain_sgd() -> None:
     """Against torch.optim on the same batches."""
-    model = models()[1]
+    model = models()["conv"]
     here = place(model)
     work = Work(3, 4, 0.1, momentum=0.5)
     begin = starts(model, 1)
@@ -107,21 +189,44 @@ def test_a_model_with_dropout_of_its_own_repeats_too() -> None:
     assert difference(one.weights, again.weights) == 0
 
 
+DROPOUT = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3))
+
+
 @pytest.mark.parametrize(
-    "model, engine, record, expected",
+    "model, engine, expected",
     [
-        (MLP((1, 4, 4), 3), "auto", False, "batched"),
-        (MLP((1, 4, 4), 3), "auto", True, "batched"),
-        (SmallConv(), "auto", False, "loop"),
-        (SmallConv(), "batched", False, "batched"),
-        (nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3)), "auto", False, "loop"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(16, 3000), nn.Linear(3000, 3000)), "auto", True, "loop"),
+        (MLP((1, 4, 4), 3), "auto", "batched"),
+        (MLP((1, 4, 4), 3), "loop", "loop"),
+        (SmallConv(), "auto", "batched"),
+        (Normed(), "auto", "loop"),
+        (Normed(), "batched", "batched"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)), "auto", "batched"),
+        (DROPOUT, "auto", "loop"),
+        (Branching(), "auto", "loop"),
     ],
 )
-def test_the_rule_that_chooses(model: nn.Module, engine: str, record: bool, expected: str) -> None:
-    assert choose_engine(place(model), engine, cohort=10, batch_size=64, record_level=record) == expected
+def test_the_rule_that_chooses(model: nn.Module, engine: str, expected: str) -> None:
+    assert choose_engine(place(model), engine) == expected
 
 
-def test_a_model_that_cannot_be_batched_is_named() -> None:
-    with pytest.raises(UsageError, match=r"train.engine: the model cannot be batched"):
-        choose_engine(place(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3))), "batched", 10, 64, False)
+@pytest.mark.parametrize("model, reason", [(DROPOUT, "random"), (Branching(), "control flow")])
+def test_a_model_that_cannot_be_batched_is_named(model: nn.Module, reason: str) -> None:
+    assert reason in (why_not_batched(place(model)) or "")
+    with pytest.raises(UsageError, match=rf"train.engine: the model cannot be batched \(.*{reason}"):
+        choose_engine(place(model), "batched")
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_threads_change_nothing_and_are_given_back(record: RecordPrivacy | None) -> None:
+    model = models()["conv"]
+    begin, work, before = starts(model, 4), Work(2, 4, 0.1, record=record), torch.get_num_threads()
+    trained = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            trained.append(BatchedTrainer(place(model)).train(begin, [0, 1, 2, 3], 1, work))
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+    assert difference(trained[0].weights, trained[1].weights) < 1e-6
+    assert torch.allclose(trained[0].losses, trained[1].losses)

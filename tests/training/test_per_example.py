@@ -73,6 +73,24 @@ def test_noise_has_the_size_asked(trainer: type[LoopTrainer] | type[BatchedTrain
     assert float(moved.std()) == pytest.approx(rate * sigma * clip / 10, rel=0.01)
 
 
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_noise_never_comes_twice(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
+    """With a vanishing clip a step is noise alone: clients, steps and rounds must have nothing in common."""
+    model = build_model("mlp", (20, 20), 10, seed=0)
+    place = Place(model, federation((10, 10), (20, 20), 10), Schedule(0), torch.device("cpu"), torch.float32)
+    start = {name: w.expand(2, *w.shape) for name, w in parameters_of(model).items()}
+    record = RecordPrivacy(1e-4, 1e4)
+
+    def moved(epochs: int, round_: int) -> torch.Tensor:
+        after = trainer(place).train(start, [0, 1], round_, Work(epochs, 10, 1.0, record=record)).weights
+        return torch.cat([(after[name] - w).flatten(1) for name, w in start.items()], 1).double()
+
+    one, two, other = moved(1, 1), moved(2, 1), moved(1, 2)
+    draws = torch.cat([one, two - one, other])
+    assert (torch.corrcoef(draws).fill_diagonal_(0).abs() < 5 / draws.shape[1] ** 0.5).all()
+    assert torch.allclose(draws.std(1), torch.full((6,), 0.1, dtype=torch.float64), rtol=0.03)
+
+
 def test_noise_is_one_flat_draw() -> None:
     like = {"a": torch.zeros(3, 2), "b": torch.zeros(4)}
     noise = draw_noise(like, 2.0, np.random.default_rng(0))

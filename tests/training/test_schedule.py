@@ -1,26 +1,34 @@
 """The random choices: each record once an epoch, Poisson rates, cohorts, and independence of places."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
 
 seeds = st.integers(0, 2**40)
 
 
-@given(seeds, st.integers(1, 40), st.integers(1, 4), st.integers(1, 50))
-def test_every_record_once_an_epoch(seed: int, records: int, epochs: int, size: int) -> None:
-    batches = Schedule(seed).batches(1, 0, records, epochs, size)
+def draws(seed: int, on_device: bool) -> Schedule | DeviceDraws:
+    """The host's answers, or those that a device draws; any device will do here."""
+    return DeviceDraws(Schedule(seed), torch.device("cpu")) if on_device else Schedule(seed)
+
+
+@given(seeds, st.integers(1, 40), st.integers(1, 4), st.integers(1, 50), st.booleans())
+def test_every_record_once_an_epoch(seed: int, records: int, epochs: int, size: int, on_device: bool) -> None:
+    batches = draws(seed, on_device).batches(1, 0, records, epochs, size)
     steps = -(-records // size)
     assert batches.shape == (epochs * steps, size)
     for epoch in batches.view(epochs, -1):
         assert sorted(epoch[epoch >= 0].tolist()) == list(range(records))
-    assert torch.equal(batches, Schedule(seed).batches(1, 0, records, epochs, size))
+    assert torch.equal(batches, draws(seed, on_device).batches(1, 0, records, epochs, size))
 
 
-def test_poisson_batches_have_the_rate_asked() -> None:
-    batches = Schedule(3).poisson_batches(1, 0, 400, 300, 64)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_poisson_batches_have_the_rate_asked(on_device: bool) -> None:
+    batches = draws(3, on_device).poisson_batches(1, 0, 400, 300, 64)
     assert len(batches) == 300 * 7
     present = batches >= 0
     assert abs(float(present.sum()) / (400 * 2100) - 1 / 7) < 0.002
@@ -52,3 +60,18 @@ def test_places_have_streams_of_their_own() -> None:
         for client in range(5)
     }
     assert len(numbers) == 100
+
+
+def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:
+    answers = {
+        tuple(draws(seed, True).batches(t, client, 20, 1, 20).flatten().tolist())
+        for seed in (0, 1)
+        for t in (1, 2)
+        for client in (0, 1)
+    }
+    assert len(answers) == 8
+    masks = draws(0, True).dropout_masks(1, 0, (200, 8), (64,), 0.5)
+    assert set(masks.unique().tolist()) == {0.0, 2.0}
+    assert abs(float(masks.mean()) - 1.0) < 0.02
+    secret = DeviceDraws(Schedule(0, "system"), torch.device("cpu"))
+    assert not torch.equal(secret.batches(1, 0, 50, 1, 50), secret.batches(1, 0, 50, 1, 50))

@@ -1,11 +1,11 @@
 """Federations: clients' records and a public test set, from registered data sets, files or arrays of the user's own."""
 
 from fedceo.data.arrays import from_arrays
-from fedceo.data.build import build_federation, federate
+from fedceo.data.build import build_federation, data_root, federate
 from fedceo.data.federation import Federation
 from fedceo.data.picture import draw_partition, label_counts
 from fedceo.data.source import Source
-from fedceo.data.sources import DATASETS, DESCRIPTIONS
+from fedceo.data.sources import DATASETS, DESCRIPTIONS, load_source
 
 __all__ = [
     "DATASETS",
@@ -13,8 +13,10 @@ __all__ = [
     "Federation",
     "Source",
     "build_federation",
+    "data_root",
     "draw_partition",
     "federate",
     "from_arrays",
     "label_counts",
+    "load_source",
 ]

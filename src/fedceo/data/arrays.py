@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedceo.data.files import first_line
 from fedceo.data.source import Source, hold_out
 from fedceo.errors import UsageError
 
@@ -71,7 +72,7 @@ def read_npz(path: Path) -> Source:
     except UsageError:
         raise
     except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{path}: not a .npz file of plain arrays: {_first_line(error)}") from None
+        raise UsageError(f"{path}: not a .npz file of plain arrays: {first_line(error)}") from None
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
         raise UsageError(f"{path}: no array named {' or '.join(missing)}; it holds {found}")
@@ -109,8 +110,4 @@ def _array(given: npt.ArrayLike, where: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(given)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise UsageError(f"{where}: not an array: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"{where}: not an array: {first_line(error)}") from None

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,15 +19,18 @@ class Federation:
 
     Attributes:
         name: what the data is called in tables.
-        x: (records, *shape), uint8 pixels or float32 values.
+        x: (records, *shape), uint8 pixels, float32 values, or int32 tokens.
         y: (records,) int64 labels from 0.
         train: for each client, the places of the records it trains on: a list of tensors, or what holds many clients
             in little memory (`Dealt`, `Resampled`).
         validation: places of the records kept out of training to choose rounds by, all clients' together.
-        local_test: for each client, the places of its own test records; empty where none are kept.
+        local_test: for each client, the places of the records its personal model is measured on; empty where none are
+            kept.
         test_x, test_y: the public test set, like x and y.
         classes: number of labels.
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
+        local_test_from: what the places in local_test count in: "own", records of x kept out of training, or "test",
+            records of the public test set with labels like the client's.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Federation:
     classes: int
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    local_test_from: Literal["own", "test"] = "own"
 
     @property
     def clients(self) -> int:
@@ -48,7 +53,7 @@ class Federation:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one record: (channels, height, width) or (features,)."""
+        """Shape of one record: (channels, height, width), (features,) or (tokens,)."""
         return tuple(self.x.shape[1:])
 
     @cached_property
@@ -57,6 +62,13 @@ class Federation:
         if isinstance(self.train, Dealt | Resampled):
             return self.train.sizes
         return torch.tensor([len(places) for places in self.train], dtype=torch.int64)
+
+    @cached_property
+    def has_local_test(self) -> bool:
+        """Whether any client has test records of its own."""
+        if isinstance(self.local_test, Resampled):
+            return self.local_test.records > 0
+        return any(len(places) > 0 for places in self.local_test)
 
     @cached_property
     def digest(self) -> str:
@@ -68,8 +80,16 @@ class Federation:
             digest.update(np.ascontiguousarray(tensor.numpy()).data)
         return digest.hexdigest()
 
+    def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
+        """The raw records that a client's personal model is measured on, and their labels."""
+        x, y = (self.x, self.y) if self.local_test_from == "own" else (self.test_x, self.test_y)
+        places = self.local_test[client]
+        return x[places], y[places]
+
     def inputs(self, records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Raw records, (..., *shape), as the model takes them: scaled and normalised."""
+        """Raw records, (..., *shape), as the model takes them: scaled and normalised, or int64 tokens as they are."""
+        if records.dtype == torch.int32:
+            return records.long()
         scale = 255.0 if records.dtype == torch.uint8 else 1.0
         rest = (1,) * (len(self.shape) - 1)
         mean = torch.tensor(self.mean, dtype=dtype, device=records.device).view(-1, *rest)

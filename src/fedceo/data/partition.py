@@ -1,4 +1,5 @@
-"""Who holds which record: evenly at random, by label shards, by Dirichlet label shares, or as the data says."""
+"""Who holds which record: evenly at random, by label shards, by Dirichlet label shares, or as the data says, each
+natural client by itself or several pooled."""
 
 import numpy as np
 
@@ -14,7 +15,8 @@ def deal(y: Places, client: Places | None, settings: Data, seed: int) -> list[Pl
 
     Args:
         y: (records,) labels.
-        client: (records,) whose record it is, for partition = "natural"; clients are put in ascending order.
+        client: (records,) whose record it is, for partition = "natural" and "pooled"; natural clients are put in
+            ascending order.
     """
     if settings.partition == "natural":
         return _natural(client, _given_clients(settings))
@@ -29,6 +31,8 @@ def deal(y: Places, client: Places | None, settings: Data, seed: int) -> list[Pl
         return _shards(y, settings.clients, rng)
     if settings.partition == "dirichlet":
         return _dirichlet(y, settings.clients, settings.alpha, rng)
+    if settings.partition == "pooled":
+        return _pooled(client, settings.clients, rng)
     return np.array_split(rng.permutation(len(y)), settings.clients)
 
 
@@ -58,6 +62,18 @@ def _dirichlet(y: Places, clients: int, alpha: float, rng: np.random.Generator) 
     empty = np.setdiff1d(np.arange(clients), owner)
     spare = np.setdiff1d(np.arange(len(y)), np.unique(owner, return_index=True)[1])  # each giver keeps one
     owner[rng.choice(spare, len(empty), replace=False)] = empty
+    return _group(owner)
+
+
+def _pooled(client: Places | None, clients: int, rng: np.random.Generator) -> list[Places]:
+    """Every natural client, with all its records, goes to one of N at random."""
+    if client is None:
+        raise UsageError('data.partition: "pooled" needs data with client ids, and this data has none')
+    names, numbers = np.unique(client, return_inverse=True)
+    owner = rng.integers(clients, size=len(names))[numbers]
+    empty = np.setdiff1d(np.arange(clients), owner)
+    if len(empty):
+        raise UsageError(f"data.clients: {len(names)} natural clients leave {len(empty)} of {clients} without records")
     return _group(owner)
 
 

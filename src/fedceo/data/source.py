@@ -1,7 +1,6 @@
 """A data set as it is stored, before anybody says who holds which record."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,13 @@ class Source:
 
     Attributes:
         name: what the data is called in tables and errors.
-        x: (records, *shape), uint8 pixels or float32 values.
+        x: (records, *shape), uint8 pixels, float32 values, or int32 tokens, (records, length), counted from 0.
         y: (records,) int64 labels from 0 to classes - 1.
         test_x, test_y: the public test set, like x and y; empty where the data has none.
         classes: number of labels.
         mean, std: per channel, as in Federation.
         client: (records,) whose record it is, where the data says it.
+        note: one line on what was left out when the files were read.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Source:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     client: Tensor | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         if len(self.y) == 0:
@@ -47,10 +48,13 @@ class Source:
         for prefix, x, y in (("", self.x, self.y), ("test_", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise UsageError(f"{self.name}: {prefix}x has {len(x)} records but {prefix}y has {len(y)}")
-            if x.dtype not in (torch.uint8, torch.float32) or y.dtype != torch.int64:
+            if x.dtype not in (torch.uint8, torch.float32, torch.int32) or y.dtype != torch.int64:
                 raise UsageError(
-                    f"{self.name}: {prefix}x must be uint8 or float32 and {prefix}y int64, got {x.dtype} and {y.dtype}"
+                    f"{self.name}: {prefix}x must be uint8, float32 or int32 and {prefix}y int64, "
+                    f"got {x.dtype} and {y.dtype}"
                 )
+            if x.dtype == torch.int32 and len(x) and int(x.min()) < 0:
+                raise UsageError(f"{self.name}: {prefix}x must be tokens counted from 0, got {int(x.min())}")
             if x.is_floating_point() and not bool(torch.isfinite(x).all()):
                 raise UsageError(f"{self.name}: {prefix}x must be finite, got NaN or Inf")
             check_labels(y, self.classes, f"{self.name}: {prefix}y")
@@ -62,14 +66,13 @@ class Source:
             raise UsageError(f"{self.name}: y has {len(self.y)} records but client has {len(self.client)}")
 
 
-def check_labels(labels: Tensor, classes: int, where: str) -> None:
-    """Refuse labels outside 0 to classes - 1."""
-    wrong = ((labels < 0) | (labels >= classes)).nonzero()
+def check_labels(labels: Tensor, classes: int, where: str, first: int = 0) -> None:
+    """Refuse labels outside first to first + classes - 1."""
+    last = first + classes - 1
+    wrong = ((labels < first) | (labels > last)).nonzero()
     if len(wrong):
         place = int(wrong[0])
-        raise UsageError(
-            f"{where}: expected labels from 0 to {classes - 1}, got {int(labels[place])} at record {place}"
-        )
+        raise UsageError(f"{where}: expected labels from {first} to {last}, got {int(labels[place])} at record {place}")
 
 
 def hold_out(records: int) -> tuple[Places, Places]:
@@ -77,20 +80,6 @@ def hold_out(records: int) -> tuple[Places, Places]:
     places = np.random.default_rng(0xDA7A).permutation(records)
     tested = max(1, round(HELD_OUT * records))
     return np.sort(places[tested:]), np.sort(places[:tested])
-
-
-def data_folder(root: Path | None, folder: str) -> Path:
-    """The folder of one downloaded data set."""
-    if root is None:
-        raise UsageError(
-            "data.root: not given, and the environment variable FEDCEO_DATA is not set; "
-            f"expected the folder that holds {folder}/"
-        )
-    if not (root / folder).is_dir():
-        raise UsageError(
-            f"{root / folder}: no such folder; data.root or FEDCEO_DATA must name the folder that holds it"
-        )
-    return root / folder
 
 
 def _form(x: Tensor) -> str:

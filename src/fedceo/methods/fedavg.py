@@ -1,48 +1,45 @@
 """FedAvg (McMahan et al. 2017); with distributed noise UDP-FedAvg, Algorithm 1 of Li et al. (ICML 2025).
 
-The server may put an optimiser between the mean update and the model (Reddi et al. 2021).
+The server may put an optimiser between the mean update and the model (Reddi et al. 2021). Most other methods are FedAvg
+with another answer to one of its questions.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedceo.methods.method import State, Weights, repeat
+from fedceo.methods.method import Contribution, State, Weights, repeat
 from fedceo.privacy.mechanisms import Uploads
+from fedceo.training.work import Work
 
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.99)
 ADAM_FLOOR = 1e-3
 
 
-class FedAvg:
-    """Everybody starts from the global model; the global model becomes the mean of the uploads."""
+@dataclass(frozen=True)
+class Server:
+    """What the server does with the mean update.
 
-    needs_stack = False
+    Attributes:
+        optimizer: sgd | momentum | adam.
+        learning_rate: the step that is already in the uploads; an optimiser takes it out and applies it itself.
+    """
 
-    def __init__(self, optimizer: str = "sgd", learning_rate: float = 1.0) -> None:
-        """learning_rate: the step that is already in the uploads; an optimiser takes it out and applies it itself."""
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
+    optimizer: str = "sgd"
+    learning_rate: float = 1.0
 
-    def smooths(self, round_: int) -> bool:
-        return False
-
-    def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
-        return repeat(state.weights, len(clients))
-
-    def idle(self, state: State) -> State:
-        return state
-
-    def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        mean = uploads.mean()
+    def apply(self, state: State, mean: Weights) -> State:
+        """The state with its model moved to the mean; parameters that nobody sent stay as they are."""
         if self.optimizer == "sgd":
-            return State(mean), {}
-        update = {name: (mean[name] - w) / self.learning_rate for name, w in state.weights.items()}
+            return State(state.weights | dict(mean), state.personal, state.server)
+        update = {name: (w - state.weights[name]) / self.learning_rate for name, w in mean.items()}
         move, server = self._move(update, state)
-        return State({name: w + self.learning_rate * move[name] for name, w in state.weights.items()}, {}, server), {}
+        moved = {name: state.weights[name] + self.learning_rate * m for name, m in move.items()}
+        return State(state.weights | moved, state.personal, state.server | server)
 
     def _move(self, update: Weights, state: State) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
         zeros = {name: torch.zeros_like(u) for name, u in update.items()}
@@ -60,3 +57,39 @@ class FedAvg:
             for name, count in counts.items()
         }
         return move, {"first": first, "second": second, "count": counts}
+
+
+class FedAvg:
+    """Everybody starts from the global model; the global model becomes the mean of the uploads."""
+
+    needs_stack = False
+
+    def __init__(self, server: Server | None = None) -> None:
+        self.server = server or Server()
+
+    def smooths(self, round_: int) -> bool:
+        return False
+
+    def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
+        return repeat(state.weights, len(clients))
+
+    def phases(self, work: Work) -> Sequence[Work]:
+        return (work,)
+
+    def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
+        return Contribution(passes[0], passes[-1])
+
+    def global_model(self, state: State) -> Weights:
+        return state.weights
+
+    def personal_clients(self, state: State) -> Sequence[int] | None:
+        return None
+
+    def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
+        return self.starts(state, clients, round_ + 1)
+
+    def idle(self, state: State) -> State:
+        return state
+
+    def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
+        return self.server.apply(state, uploads.mean()), {}

@@ -7,21 +7,25 @@ needs a single client's upload; the other restarts do, and hand the smoothed mod
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from fedceo import config
+from fedceo import method_settings
+from fedceo.methods.fedavg import FedAvg
 from fedceo.methods.method import State, repeat, stack
 from fedceo.privacy.mechanisms import Mean, Stack, Uploads
 from fedceo.tensors import fold, truncated_tsvd, unfold
 
 
-class FedCEO:
+class FedCEO(FedAvg):
     """The settings are those of the experiment file; restart "own" is the paper's algorithm."""
 
-    def __init__(self, settings: config.FedCEO) -> None:
-        self.settings = settings
+    def __init__(self, settings: method_settings.FedCEO, noise: float = 0.0) -> None:
+        """noise: standard deviation of the noise in an entry of an upload, for threshold = "noise"."""
+        super().__init__()
+        self.settings, self.noise = settings, noise
         self.needs_stack = settings.restart != "mean"
 
     def smooths(self, round_: int) -> bool:
@@ -34,6 +38,9 @@ class FedCEO:
         places = range(len(clients)) if self.settings.restart == "slot" else clients
         return stack([state.personal.get(place, state.weights) for place in places])
 
+    def personal_clients(self, state: State) -> Sequence[int] | None:
+        return sorted(state.personal) or None
+
     def idle(self, state: State) -> State:
         """Only stored models outlive the round after a smoothing."""
         return State(state.weights, state.personal if self.settings.restart == "stored" else {})
@@ -42,19 +49,37 @@ class FedCEO:
         stored = state.personal if self.settings.restart == "stored" else {}
         if not self.smooths(round_):
             return State(uploads.mean(), self._remember(stored, uploads)), {"smoothed": False}
-        threshold = self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength)
-        about = {"smoothed": True, "threshold": threshold}
+        about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if self._is_scheduled else {})
         if self.settings.restart == "mean":
-            divisor = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
-            return State(self._smooth([uploads.mean()], threshold / divisor)[0]), about
+            clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
+            return State(self._smooth([uploads.mean()], round_, clients)[0]), about
         assert isinstance(uploads, Stack)
-        smoothed = self._smooth(uploads.weights, threshold)
-        uploads = Stack(smoothed, uploads.clients, uploads.sizes, uploads.nonfinite)
+        smoothed = self._smooth(uploads.weights, round_, len(uploads.clients))
+        uploads = replace(uploads, weights=smoothed)
         return State(uploads.mean(), self._remember(stored, uploads, always=True)), about
 
-    def _smooth(self, models: Any, threshold: float) -> Any:
+    def _smooth(self, models: Any, round_: int, clients: float) -> Any:
+        """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
         tensors = fold(models, self.settings.layers)
-        return unfold({name: truncated_tsvd(w, threshold) for name, w in tensors.items()}, models)
+        divisor = clients if isinstance(models, list) else 1.0
+        smoothed = {
+            name: truncated_tsvd(w, self._threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
+        }
+        return unfold(smoothed, models)
+
+    @property
+    def _is_scheduled(self) -> bool:
+        return self.settings.threshold == "scheduled"
+
+    def _threshold(self, shape: Sequence[int], clients: float, round_: int) -> float:
+        """For a (d, h, K) tensor; noise alone has singular values up to s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
+        if self._is_scheduled:
+            return self._scheduled(round_)
+        edge = self.noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        return self.settings.kappa * edge
+
+    def _scheduled(self, round_: int) -> float:
+        return self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength)
 
     def _remember(
         self, stored: dict[int, dict[str, Tensor]], uploads: Uploads, always: bool = False

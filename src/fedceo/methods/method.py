@@ -7,8 +7,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedceo import config
+from fedceo.config import Experiment
+from fedceo.method_settings import (
+    PPSGD,
+    BlurLus,
+    Centaur,
+    DPFedAvg,
+    DPFedLS,
+    DPFedSAM,
+    DPFedSGD,
+    FedCEO,
+    FedProx,
+    JainAnil,
+)
 from fedceo.privacy.mechanisms import Uploads
+from fedceo.training.work import Work
 
 Weights = Mapping[str, Tensor]
 
@@ -19,7 +32,7 @@ class State:
 
     Attributes:
         weights: the global model, which is what is evaluated.
-        personal: models kept for single clients, by client number (or by place in the cohort).
+        personal: models or parts of models kept for single clients, by client number (or by place in the cohort).
         server: further tensors of the server's own, such as an optimiser's moments, by kind.
     """
 
@@ -31,7 +44,7 @@ class State:
         """The same on that model's device and with its order of names, which sums and noise follow."""
 
         def place(model: Weights) -> dict[str, Tensor]:
-            return {name: model[name].to(w.device) for name, w in weights.items()}
+            return {name: model[name].to(w.device) for name, w in weights.items() if name in model}
 
         personal = {client: place(model) for client, model in self.personal.items()}
         return State(place(self.weights), personal, {kind: place(tensors) for kind, tensors in self.server.items()})
@@ -62,6 +75,21 @@ class State:
         return state
 
 
+@dataclass(frozen=True)
+class Contribution:
+    """What comes of a cohort's training.
+
+    Attributes:
+        start, trained: name -> (K, ...), the shared part before and after; what leaves a client is their difference,
+            clipped and noised.
+        personal: name -> (K, ...), what each client keeps for itself.
+    """
+
+    start: Weights
+    trained: Weights
+    personal: Weights = field(default_factory=dict)
+
+
 class Method(Protocol):
     """One method; `needs_stack` says whether it must see each client's upload or only the mean."""
 
@@ -71,10 +99,25 @@ class Method(Protocol):
         """Whether the round ends with a smoothing, which shows more than an average where models are personal."""
 
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
-        """What each client of the cohort trains from: name -> (K, ...)."""
+        """The model that each client of the cohort trains from, personal parts included: name -> (K, ...)."""
+
+    def phases(self, work: Work) -> Sequence[Work]:
+        """What a client does in a round, one after another."""
+
+    def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
+        """passes: the models at the start and after each phase, name -> (K, ...)."""
+
+    def global_model(self, state: State) -> Weights:
+        """What is measured as the global model."""
+
+    def personal_clients(self, state: State) -> Sequence[int] | None:
+        """Clients that have something of their own, or None where everybody uses the global model."""
+
+    def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
+        """What each client would use after the round: name -> (K, ...)."""
 
     def idle(self, state: State) -> State:
-        """The state after a round in which nobody reported: the global model as it was."""
+        """The state after a round in which nothing is released: the global model as it was."""
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         """The state after the round, and what the round's record should say of it."""
@@ -90,11 +133,43 @@ def stack(models: Sequence[Weights]) -> dict[str, Tensor]:
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
-def make_method(settings: config.FedAvg | config.FedCEO, train: config.Train) -> Method:
-    """The method that an experiment's [method] table names."""
-    from fedceo.methods.fedavg import FedAvg
-    from fedceo.methods.fedceo import FedCEO
+def last_layer(weights: Weights) -> tuple[str, ...]:
+    """The names of the last layer's parameters."""
+    prefix = list(weights)[-1].rpartition(".")[0]
+    return tuple(name for name in weights if name.rpartition(".")[0] == prefix)
 
-    if isinstance(settings, config.FedCEO):
-        return FedCEO(settings)
-    return FedAvg(train.server_optimizer, train.server_learning_rate)
+
+def make_method(experiment: Experiment, weights: Weights, noise: float) -> Method:
+    """The method that an experiment's [method] table names.
+
+    Args:
+        weights: the model that all begin with.
+        noise: standard deviation of the noise in an entry of an upload.
+    """
+    from fedceo.methods import fedavg, fedceo, local, personal
+
+    settings, train = experiment.method, experiment.train
+    server = fedavg.Server(train.server_optimizer, train.server_learning_rate)
+    match settings:
+        case FedCEO():
+            return fedceo.FedCEO(settings, noise)
+        case PPSGD():
+            return personal.PPSGD(server, settings, last_layer(weights), train.server_learning_rate)
+        case Centaur():
+            head = last_layer(weights) if settings.personal == "head" else ()
+            return personal.Centaur(server, settings, weights, head)
+        case JainAnil():
+            return personal.JainAnil(server, settings, last_layer(weights), weights)
+        case DPFedAvg():
+            return local.Projected(server, experiment.privacy.clip)
+        case DPFedSGD():
+            return local.OneGradient(server, full=settings.batch == "full")
+        case FedProx():
+            return local.Proximal(server, settings.mu)
+        case BlurLus():
+            return local.BlurLus(server, settings, experiment.privacy.clip)
+        case DPFedSAM():
+            return local.SharpnessAware(server, settings.radius)
+        case DPFedLS():
+            return local.Laplacian(server, settings.coefficient)
+    return fedavg.FedAvg(server)

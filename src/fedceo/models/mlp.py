@@ -1,9 +1,7 @@
 """The paper's two-layer perceptron (appendix C.1): no biases, dropout before the ReLU."""
 
-from collections.abc import Mapping
 from math import prod
 
-import torch
 from torch import Tensor, nn
 
 UNITS = 64
@@ -26,11 +24,3 @@ class MLP(nn.Module):
         if mask is not None:
             h = h * mask
         return self.hidden(h.relu())
-
-    @staticmethod
-    def forward_stacked(weights: Mapping[str, Tensor], x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """K of it at once: weights name -> (K, ...), x (K, B, *shape), mask (K, B, 64) -> logits (K, B, classes)."""
-        h = torch.bmm(x.flatten(2), weights["input.weight"].mT)
-        if mask is not None:
-            h = h * mask
-        return torch.bmm(h.relu(), weights["hidden.weight"].mT)

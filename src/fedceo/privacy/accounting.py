@@ -241,17 +241,15 @@ def _personalised(spec: Spec) -> Answer:
         told = drawn_gaussians_epsilon(smoothed, (average_mu, others), 1.0, spec.delta, spec.participation_cap)
         return Answer(told, CLOSED_FORM, assumption)
     average, after = average_round(spec, spec.fewest_reports, curious=True), round_after(spec)
-    average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
-    told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
     if spec.sampling == "poisson":
         assumption += f"; {SIZE_SHOWS}"
     if cap_binds(spec):
+        average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
+        told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
         return Answer(told, f"{CLOSED_FORM}, with all memberships told", f"{assumption}; {CAPPED}", spec.sampling)
     epsilon = personalised_epsilon(
         average, after, spec.rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta
     )
-    if told < epsilon:
-        return Answer(told, f"{CLOSED_FORM}, with all memberships told", assumption, spec.sampling)
     accountant = _accountant(((average, spec.rounds),))
     return Answer(epsilon, f"{accountant}, mixed over smoothings", assumption, spec.sampling)
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedceo.config import FedCEO
+from fedceo.method_settings import FedCEO
 from fedceo.privacy.canaries import Canaries, Floats, Scores
 from fedceo.privacy.mechanism_check import Finding, Weights, check_mechanism
 from fedceo.training.per_example import flat
@@ -73,7 +73,8 @@ class UploadAudit:
         privacy = simulation.experiment.privacy
         shares = 1 if self._central else privacy.min_reports or len(self._clients)
         self._clip, self._std = privacy.clip, simulation.noise_multiplier * privacy.clip / shares**0.5
-        self._canaries = Canaries([w.numel() for w in simulation.state.weights.values()], len(self._clients), rng)
+        self._shared = self._what_is_sent()
+        self._canaries = Canaries([w.numel() for w in self._shared.values()], len(self._clients), rng)
         self._calendar = self._rounds_of_a_run()
         self.claims = self._claims()
         cost = self._canaries.entries * len(self._clients) * (1 + SMOOTHING_COST / 2 * ("returned" in self.claims))
@@ -86,7 +87,7 @@ class UploadAudit:
         """The mechanism taken as a function."""
         return check_mechanism(
             self._mechanism,
-            self._simulation.state.weights,
+            self._shared,
             len(self._clients),
             clip=self._clip,
             std=self._std,
@@ -116,18 +117,22 @@ class UploadAudit:
         """Round `at` of the run; the state after it, and the scores of the view that repeated noise shows in."""
         canaries, mechanism = self._canaries, self._mechanism
         starts = self._method.starts(state, self._clients, at)
-        begun = _rows(starts)
-        trained = _like(starts, begun + canaries.updates(coins, share, self._clip, begun))
+        there = {name: starts[name] for name in self._shared}
+        whole = _rows(there)
+        trained = starts | _like(there, whole + canaries.updates(coins, share, self._clip, whole))
+        sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), trained])
+        begun = _rows(sent.start)
         unit = mechanism.step * self._clip
         if self._central:
-            mean = mechanism.privatise_mean(state.weights, trained, next(self._rounds))
-            average = canaries.common(_row(mean.weights) - _row(state.weights)) * (mechanism.divisor / unit)
+            shared = {name: state.weights[name] for name in self._shared}
+            mean = mechanism.privatise_mean(shared, sent.trained, next(self._rounds))
+            average = canaries.common(_row(mean.weights) - _row(shared)) * (mechanism.divisor / unit)
             scores.add("average", average, coins)
             after, _ = self._method.aggregate(state, mean, at)
             own = average
         else:
             sizes = torch.ones(len(self._clients), dtype=torch.float64)
-            uploads = mechanism.privatise(starts, trained, self._clients, sizes, next(self._rounds))
+            uploads = mechanism.privatise(sent.start, sent.trained, self._clients, sizes, next(self._rounds))
             moved = _rows(uploads.weights) - begun
             own, peers = canaries.own(moved) / unit, canaries.peers(moved) / unit
             scores.add("average", canaries.common(_row(uploads.mean()) - begun.mean(0)), coins)
@@ -138,6 +143,17 @@ class UploadAudit:
             returned = _rows(self._method.starts(after, self._clients, at + 1))
             scores.add("returned", canaries.own(returned - begun), coins)
         return after, own
+
+    def _before_the_last_phase(self, starts: Weights) -> list[Weights]:
+        """The models at the start and after all phases but the last, in which canaries stay where they are."""
+        return [starts] * len(self._simulation.phases(1))
+
+    def _what_is_sent(self) -> dict[str, Tensor]:
+        """The part of the model that leaves a client."""
+        state = self._simulation.state
+        starts = self._method.starts(state, self._clients, 1)
+        sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), starts])
+        return {name: state.weights[name] for name in sent.start}
 
     @property
     def _interval(self) -> int:

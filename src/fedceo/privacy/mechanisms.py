@@ -26,12 +26,14 @@ class Stack:
         clients: the m client numbers.
         sizes: (m,) weight of each upload in a mean.
         nonfinite: how many updates were NaN or Inf and became zero.
+        unclipped: the noised share of updates that were within the clip, where clipping is adaptive.
     """
 
     weights: dict[str, Tensor]
     clients: tuple[int, ...]
     sizes: Tensor
     nonfinite: int
+    unclipped: float | None = None
 
     def mean(self) -> dict[str, Tensor]:
         """The weighted mean, summed in client order."""
@@ -46,12 +48,13 @@ class Mean:
     Attributes:
         weights: name -> (...).
         divisor: D, what the sum was divided by; the threshold of a mean is that of the stack over D.
-        nonfinite: as in Stack.
+        nonfinite, unclipped: as in Stack.
     """
 
     weights: dict[str, Tensor]
     divisor: float
     nonfinite: int
+    unclipped: float | None = None
 
     def mean(self) -> dict[str, Tensor]:
         return self.weights
@@ -72,6 +75,9 @@ class Mechanism:
         divisor: D of the central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
         step: what multiplies clipped update and noise alike; it has no effect on privacy.
         schedule: where noise comes from, the seed or the operating system.
+        clipping: flat | per_layer | adaptive.
+        count_noise: sigma_b, of the sum of the clients' indicators (within the clip or not, each 1/2 or -1/2), where
+            clipping is adaptive.
     """
 
     kind: str
@@ -81,6 +87,8 @@ class Mechanism:
     divisor: float
     step: float
     schedule: Schedule
+    clipping: str = "flat"
+    count_noise: float = 0.0
 
     @property
     def noise(self) -> float:
@@ -93,8 +101,12 @@ class Mechanism:
         """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
         updates = {name: trained[name] - start for name, start in starts.items()}
         updates, nonfinite = zero_nonfinite(updates)
+        unclipped = None
         if self.kind == "distributed":
-            updates = clip_updates(updates, self.clip)
+            updates, within = self._clip(updates)
+            if self.clipping == "adaptive":
+                shares = [self._count_noise(round_, client) / self.min_reports**0.5 for client in clients]
+                unclipped = 0.5 + (float((within.double() - 0.5).sum()) + sum(shares)) / len(clients)
             std = self.noise * self.clip
             for k, client in enumerate(clients):
                 noise = draw_noise(
@@ -103,19 +115,36 @@ class Mechanism:
                 for name, extra in noise.items():
                     updates[name][k] += extra
         uploads = {name: start + self.step * updates[name] for name, start in starts.items()}
-        return Stack(uploads, tuple(clients), sizes, nonfinite)
+        return Stack(uploads, tuple(clients), sizes, nonfinite, unclipped)
 
     def privatise_mean(self, start: Weights, trained: Weights, round_: int) -> Mean:
         """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
         updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
-        updates = clip_updates(updates, self.clip)
+        updates, within = self._clip(updates)
+        unclipped = None
+        if self.clipping == "adaptive":
+            total = float((within.double() - 0.5).sum()) + self._count_noise(round_)
+            unclipped = 0.5 + total / self.divisor
         noise = draw_noise(start, self.noise * self.clip, self.schedule.generator("central noise", round_))
         scale = self.step / self.divisor
         return Mean(
             {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in start.items()},
             self.divisor,
             nonfinite,
+            unclipped,
         )
+
+    def _clip(self, updates: Weights) -> tuple[dict[str, Tensor], Tensor]:
+        """The clipped updates, and (K,) which were within the clip already."""
+        if self.clipping == "per_layer":
+            bound = self.clip / len(updates) ** 0.5
+            clipped = {name: clip_updates({name: u}, bound)[name] for name, u in updates.items()}
+        else:
+            clipped = clip_updates(updates, self.clip)
+        return clipped, norms_of(updates) <= self.clip
+
+    def _count_noise(self, round_: int, client: int = 0) -> float:
+        return self.count_noise * float(self.schedule.generator("count noise", round_, client).standard_normal())
 
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
@@ -130,6 +159,10 @@ def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
 
 def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:
     """Each update scaled to L2 norm at most C over all tensors together; the norm is taken in float64."""
-    norms = torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
-    factors = (clip / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+    factors = (clip / norms_of(updates).clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
     return {name: u * factors.to(u.dtype).view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
+
+
+def norms_of(updates: Weights) -> Tensor:
+    """(K,) L2 norms over all tensors together, in float64."""
+    return torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()

@@ -1,7 +1,11 @@
-"""Accuracy and loss of the global model."""
+"""Accuracy and loss of the global model, and accuracy of clients' own models.
+
+G is one global model on the whole public test set. P-loc is each client's own model on that client's own test records,
+P-glob the same models on the public test set, each averaged over clients with equal weight.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +20,7 @@ CHUNK = 2000
 
 
 class Evaluator:
-    """Measures weights on the public test set (G) and on the validation records."""
+    """Measures weights on the public test set and on the validation records."""
 
     def __init__(self, model: nn.Module, federation: Federation, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.federation, self.device, self.dtype = model, federation, device, dtype
@@ -41,6 +45,25 @@ class Evaluator:
             hits, loss = self._run(weights, data.x[data.validation], data.y[data.validation])
             out |= {"validation_accuracy": int(hits.sum()) / len(hits), "validation_loss": loss}
         return out
+
+    def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
+        """local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
+
+        Clients without test records of their own do not count for P-loc; a number over no clients is None.
+        """
+        data = self.federation
+        local: list[float] = []
+        everywhere: list[float] = []
+        for client, weights in models:
+            x, y = data.local_test_records(client)
+            if len(y):
+                local.append(float(self._run(weights, x, y)[0].double().mean()))
+            if len(everywhere) < most:
+                everywhere.append(float(self._run(weights, data.test_x, data.test_y)[0].double().mean()))
+        return {
+            "local_accuracy": sum(local) / len(local) if local else None,
+            "personal_accuracy": sum(everywhere) / len(everywhere) if everywhere else None,
+        }
 
     @torch.no_grad()
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:

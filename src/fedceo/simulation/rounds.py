@@ -7,6 +7,7 @@ while simulation.round < experiment.train.rounds:
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
+from fedceo.method_settings import PPSGD
 from fedceo.methods import State, make_method
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
@@ -23,7 +25,10 @@ from fedceo.simulation.evaluation import Evaluator
 from fedceo.tensors import select_layers
 from fedceo.training.engine import choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, RecordPrivacy, Work
+from fedceo.training.work import Place, RecordPrivacy, Weights, Work
+
+MOST_MEASURED = 1000
+"""Clients whose own models are measured on their own records, at most."""
 
 
 class Simulation:
@@ -42,18 +47,21 @@ class Simulation:
         self.noise_multiplier = noise_multiplier
         self.schedule = Schedule(experiment.seed, experiment.privacy.randomness)
         self.device = choose_device(experiment.train.device)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if experiment.train.tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = experiment.train.tf32
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
         self._check(federation)
         place = Place(self.model, federation, self.schedule, self.device, dtype)
-        record_level = experiment.privacy.mechanism == "record"
         train = experiment.train
-        self.engine = choose_engine(place, train.engine, experiment.cohort.size, train.batch_size, record_level)
+        self.engine = choose_engine(place, train.engine)
         self.trainer = make_trainer(place, self.engine)
-        self.method = make_method(experiment.method, train)
+        self.mechanism = self._mechanism()
+        noise = self.mechanism.noise * experiment.privacy.clip * self.mechanism.step
+        self.method = make_method(experiment, parameters_of(self.model), noise)
         if self.method.needs_stack and experiment.privacy.mechanism == "central":
             raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
-        self.mechanism = self._mechanism()
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
@@ -94,6 +102,9 @@ class Simulation:
             uploads, losses = self._train(entry)
             self.state, about = self.method.aggregate(self.state, uploads, t)
             record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
+            if uploads.unclipped is not None:
+                record["clip"] = self.clip
+                self.clip = self._followed(uploads.unclipped)
         else:
             self.state = self.method.idle(self.state)
             record |= {"discarded": True, "train_loss": None}
@@ -103,26 +114,55 @@ class Simulation:
         return record
 
     def measure(self) -> dict[str, Any]:
-        """Accuracies of the global model as it is."""
-        return self.evaluator.measure(self.state.weights)
+        """Accuracies of the global model as it is, and of the clients' own models where they have any."""
+        record = self.evaluator.measure(self.method.global_model(self.state))
+        own = self.method.personal_clients(self.state)
+        if own is None and not self.federation.has_local_test:
+            return record
+        clients = range(self.federation.clients) if own is None else own
+        chosen = clients[:: -(-len(clients) // MOST_MEASURED) or 1]
+        models = (
+            (k, {name: w[0] for name, w in self.method.personalise(self.state, [k], self.round).items()})
+            for k in chosen
+        )
+        if own is None:  # everybody's own model is the global one
+            return record | self.evaluator.measure_personal(models, 0) | {"personal_accuracy": record["test_accuracy"]}
+        return record | self.evaluator.measure_personal(models, self.experiment.evaluation.personal_clients)
+
+    def phases(self, t: int) -> Sequence[Work]:
+        """What a client does in round t, one after another."""
+        return self.method.phases(self._work(t))
 
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
-        t, own = entry.round, entry.own
-        starts = self.method.starts(self.state, entry.reported, t)
-        rows = torch.tensor([k for k, client in enumerate(entry.reported) if client in set(own)], dtype=torch.int64)
-        rows = rows.to(self.device)
-        trained = starts if not entry.silent else {name: w[rows] for name, w in starts.items()}
-        loss = math.nan
-        if own:
-            found = self.trainer.train(trained, own, t, self._work(t))
-            trained, loss = found.weights, float(found.losses.mean())
-        mean_loss = loss if math.isfinite(loss) else None
+        t, clients = entry.round, entry.reported
+        passes: list[Weights] = [self.method.starts(self.state, clients, t)]
+        mean_loss = None
+        for work in self.phases(t):
+            trained, mean_loss = self._phase(passes[-1], entry, work)
+            passes.append(trained)
+        sent = self.method.contribution(self.state, clients, passes)
+        for k, client in enumerate(clients if sent.personal else ()):
+            self.state.personal[client] = {name: w[k].clone() for name, w in sent.personal.items()}
         if self.experiment.privacy.mechanism == "central":
-            return self.mechanism.privatise_mean(self.state.weights, trained, t), mean_loss
-        if entry.silent:  # a client at its cap sends its share of the noise and nothing of its own
-            trained = {name: w.clone().index_copy_(0, rows, trained[name]) for name, w in starts.items()}
-        return self.mechanism.privatise(starts, trained, entry.reported, self._weights_of(entry.reported), t), mean_loss
+            shared = {name: self.state.weights[name] for name in sent.start}
+            return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
+        return self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t), mean_loss
+
+    def _phase(self, starts: Weights, entry: Entry, work: Work) -> tuple[Weights, float | None]:
+        """One phase of those who send something of their own; the others stay where they are."""
+        if not entry.own:
+            return starts, None
+        if not entry.silent:
+            found = self.trainer.train(starts, entry.own, entry.round, work)
+            weights: Weights = found.weights
+        else:
+            own = set(entry.own)
+            rows = torch.tensor([k for k, client in enumerate(entry.reported) if client in own], device=self.device)
+            found = self.trainer.train({n: w[rows] for n, w in starts.items()}, entry.own, entry.round, work)
+            weights = {name: w.clone().index_copy_(0, rows, found.weights[name]) for name, w in starts.items()}
+        loss = float(found.losses.mean())
+        return weights, loss if math.isfinite(loss) else None
 
     def _weights_of(self, clients: Sequence[int]) -> Tensor:
         by_records = self.experiment.train.weighting == "records"
@@ -132,22 +172,43 @@ class Simulation:
         train, privacy = self.experiment.train, self.experiment.privacy
         record = RecordPrivacy(privacy.clip, self.noise_multiplier) if privacy.mechanism == "record" else None
         rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
-        return Work(train.local_epochs, train.batch_size, rate, train.momentum, record)
+        return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
+
+    @property
+    def clip(self) -> float:
+        """C, which moves where clipping is adaptive."""
+        return self.mechanism.clip
+
+    @clip.setter
+    def clip(self, value: float) -> None:
+        self.mechanism = replace(self.mechanism, clip=value)
+
+    def _followed(self, unclipped: float) -> float:
+        """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
+        privacy = self.experiment.privacy
+        return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 
     def _mechanism(self) -> Mechanism:
         privacy, cohort = self.experiment.privacy, self.experiment.cohort
+        noise_multiplier, count_noise = self.noise_multiplier, 0.0
+        if privacy.clipping == "adaptive":
+            count_noise = privacy.count_noise or max(cohort.size / 20, 2 * self.noise_multiplier)
+            noise_multiplier = noise_beside_count(self.noise_multiplier, count_noise)
         return Mechanism(
             kind=privacy.mechanism,
             clip=privacy.clip,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=noise_multiplier,
+            clipping=privacy.clipping,
+            count_noise=count_noise,
             min_reports=privacy.min_reports or cohort.size,
             divisor=float(cohort.size),
-            step=self.experiment.train.server_learning_rate,
+            step=server_step(self.experiment),
             schedule=self.schedule,
         )
 
     def _check(self, federation: Federation) -> None:
-        check_model(self.model, federation.shape, federation.classes)
+        tokens = torch.int64 if federation.x.dtype == torch.int32 else None
+        check_model(self.model, federation.shape, federation.classes, tokens)
         if self.experiment.cohort.size > federation.clients:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
@@ -161,6 +222,31 @@ class Simulation:
             select_layers(parameters_of(self.model), layers)
         except ValueError as error:
             raise UsageError(f"method.layers: {error}") from None
+
+
+def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
+    """z of updates such that updates and noised indicators together have the multiplier z of the plan.
+
+    A client moves the sum of indicators, each 1/2 or -1/2, by half as much as it may move the sum of updates in units
+    of C, and twice as much under replace-one like there: 1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    left = noise_multiplier**-2 - (2 * count_noise) ** -2
+    if left <= 0:
+        raise UsageError(
+            f"privacy.count_noise: {count_noise:g}, expected more than half the noise multiplier, "
+            f"{noise_multiplier:g}, or the counts alone spend everything"
+        )
+    return left**-0.5
+
+
+def server_step(experiment: Experiment) -> float:
+    """What multiplies updates and noise alike: train.server_learning_rate, or what PPSGD makes of it."""
+    rate, method = experiment.train.server_learning_rate, experiment.method
+    if isinstance(method, PPSGD) and method.form == "gradient":
+        return rate * min(method.alpha, 1.0)
+    return rate
 
 
 def choose_device(name: str) -> torch.device:

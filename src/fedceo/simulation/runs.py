@@ -111,6 +111,7 @@ def resume(
     simulation.state = state.placed_like(simulation.state.weights)
     simulation.round = about["round"]
     simulation.ledger = ledger.up_to(simulation.round)
+    simulation.clip = about["clip"]
     return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
 
 
@@ -236,7 +237,13 @@ def _next(simulation: Simulation, budget: "Budget | None") -> tuple[Entry | None
 
 def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
     spent = len(simulation.ledger.entries)
-    return {"round": simulation.round, "seconds": seconds, "ledger": spent, "identity": _identity(simulation)}
+    return {
+        "round": simulation.round,
+        "seconds": seconds,
+        "ledger": spent,
+        "clip": simulation.clip,
+        "identity": _identity(simulation),
+    }
 
 
 def _identity(simulation: Simulation) -> str:

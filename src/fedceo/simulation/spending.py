@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedceo.config import Experiment, FedCEO
+from fedceo.config import Experiment
 from fedceo.data import build_federation
+from fedceo.method_settings import FedCEO
 from fedceo.privacy.ledger import Ledger
 from fedceo.privacy.spec import Row, Spec, default_delta
 from fedceo.training.schedule import Schedule
@@ -49,8 +50,8 @@ def privacy_spec(
             min_reports=privacy.min_reports,
             participations=participations,
             participation_cap=privacy.participation_cap,
-            record_rate=1 / batches if batches else None,
-            record_steps=batches * train.local_epochs if batches else None,
+            record_rate=1 / method.record_batches(batches) if batches else None,
+            record_steps=method.record_steps(batches, train.local_epochs) if batches else None,
         )
         for batches in _batches_per_epoch(experiment, sizes)
     ]

@@ -18,7 +18,10 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     best = max(measured, key=lambda r: r["test_accuracy"])
     chosen = [r for r in measured if r["validation_accuracy"] is not None]
     by_validation = max(chosen, key=lambda r: r["validation_accuracy"]) if chosen else None
-    return {
+    own = {
+        name: [r[name] for r in measured if r.get(name) is not None] for name in ("local_accuracy", "personal_accuracy")
+    }
+    return {f"{name}_last": values[-1] if values else None for name, values in own.items()} | {
         "last": measured[-1]["test_accuracy"],
         "best": best["test_accuracy"],
         "best_round": best["round"],

@@ -1,116 +1,184 @@
-"""The whole cohort as one program: every step trains one batch of every client at once (torch.func).
+"""The whole cohort as one program: every step trains one batch of every client at once.
 
-Clients of different sizes are padded: a record that is not there has weight 0, a client that is done takes no step.
+The clients' models are the rows of one matrix. Clients of different sizes are padded: filling is records of zeros that
+count for nothing, and a client that is done takes no step. Cohorts that would not fit in memory train some clients at
+a time. On a GPU a step is captured once and replayed (captured.py).
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Protocol
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
 
-from fedceo.training.per_example import clipped_sum, draw_noise
+from fedceo.training.blocks import Conv
+from fedceo.training.captured import CapturedSteps
+from fedceo.training.chain import Chain, NotAChainError, read_chain
+from fedceo.training.cohort import Cohort
+from fedceo.training.functional import Functional
+from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.work import Place, Trained, Weights, Work
+
+CPU_BYTES = 2**30
+"""What a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
+
+MOST_LINEAR_WORKERS = 4
+"""Without convolutions steps are so short that more threads would wait for Python."""
+
+
+class Program(Protocol):
+    """How K clients' gradients are computed; see Chain."""
+
+    @property
+    def turned(self) -> frozenset[str]: ...
+
+    def gradient(
+        self,
+        weights: Weights,
+        x: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        counts: Tensor,
+        clip: float | None,
+        out: Weights,
+        only: frozenset[str] | None = None,
+    ) -> Tensor: ...
 
 
 class BatchedTrainer:
     """SGD on K stacked models at once."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, most_bytes: int | None = None) -> None:
+        """most_bytes: memory for the clients that train at a time, instead of the usual."""
+        self.place, self.most_bytes = place, most_bytes
+        self.captured = CapturedSteps() if has_kernels(place.device, place.dtype) and place.make_ready() else None
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        self.place.model.train()
+        workers = self._workers
+        turns = max(min(workers, len(clients)), -(-len(clients) * workers // self._clients_at_once(work)))
+        size = -(-len(clients) // turns)
+
+        def part(first: int) -> Trained:
+            some = {name: w[first : first + size] for name, w in starts.items()}
+            return self._train(some, clients[first : first + size], round_, work)
+
+        begins = range(0, len(clients), size)
+        if workers == 1:
+            parts = [part(first) for first in begins]
+        else:
+            self.place.make_ready()  # once, not once a thread
+            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+                parts = list(pool.map(part, begins))
+        weights = {name: torch.cat([part.weights[name] for part in parts]) for name in starts}
+        return Trained(weights, torch.cat([part.losses for part in parts]))
+
+    @cached_property
+    def _workers(self) -> int:
+        """On a CPU, threads with some clients each: they never wait for each other, as threads inside a product do."""
+        if self.place.device.type != "cpu" or not isinstance(self.program, Chain):
+            return 1  # torch.func puts weights into the model, of which there is one
+        convolves = any(isinstance(block, Conv) for block in self.program.blocks)
+        return torch.get_num_threads() if convolves else min(torch.get_num_threads(), MOST_LINEAR_WORKERS)
+
+    @cached_property
+    def program(self) -> Program:
+        """Blocks where the model is a chain of layers they know, torch.func otherwise."""
+        try:
+            chain = read_chain(self.place.model, self.place.federation.shape)
+        except NotAChainError:
+            return Functional(self.place.model, self._budget // 8)
+        return chain.fused() if has_kernels(self.place.device, self.place.dtype) else chain
+
+    def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         place = self.place
-        place.model.train()
         plans = [place.plan(client, round_, work) for client in clients]
-        steps = torch.tensor([len(batches) for batches, _ in plans], device=place.device)
-        everybody = min(len(batches) for batches, _ in plans)  # steps in which nobody is done yet
-        batches = _pad([batches for batches, _ in plans], fill=-1).to(place.device)
-        masks = None
-        if plans[0][1] is not None:
-            masks = _pad([mask for _, mask in plans if mask is not None], fill=0.0).to(place.device)
-        noise = [place.schedule.generator("record noise", round_, client) for client in clients]
-        expected = torch.tensor([place.expected_batch(client, work) for client in clients], dtype=place.dtype)
+        noise = (
+            RecordNoise(place.schedule, work.moment(round_), clients, place.device, place.dtype)
+            if work.record
+            else None
+        )
+        divisors = [place.expected_batch(client, work) for client in clients]
+        cohort = Cohort.of(starts, place, plans, divisors, work, self.program.turned)
+        if noise is not None and noise.keys is not None:
+            cohort.keys = noise.keys
+        if self.captured:
+            cohort = self.captured.run(cohort, work, lambda cohort: self._step(cohort, work, None, 0))
+        else:
+            for step in range(cohort.longest):
+                self._step(cohort, work, noise, step)
+        return Trained(cohort.result(), cohort.losses / cohort.steps)
 
-        weights = {name: w.to(place.device, place.dtype, copy=True) for name, w in starts.items()}
-        momenta = {name: torch.zeros_like(w) for name, w in weights.items()}
-        losses = torch.zeros(len(clients), dtype=place.dtype, device=place.device)
-        mask_axis = None if masks is None else 0
-        stacked = getattr(place.model, "forward_stacked", None)
-        logits_of = stacked or vmap(self._logits, in_dims=(0, 0, mask_axis))
-        private = None
-        if work.record:
-            private = vmap(partial(self._private_step, clip=work.record.clip), in_dims=(0, 0, 0, 0, mask_axis))
-        for step in range(batches.shape[1]):
-            places = batches[:, step]
-            present = (places >= 0).to(place.dtype)
-            mask = None if masks is None else masks[:, step]
-            inputs, labels = place.records(places.clamp_min(0))
-            if private:
-                gradients, loss = private(weights, inputs, labels, present, mask)
-                gradients = self._noised(gradients, noise, expected, work)
+    def _step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, step: int) -> None:
+        """One batch of every client; which, the cohort counts itself."""
+        places, counts, mask = cohort.batch()
+        x, labels = self.place.records(places)
+        clip = work.record.clip if work.record else None
+
+        def gradient() -> Tensor:
+            out = cohort.named_gradients
+            return self.program.gradient(cohort.named, x, labels, mask, counts, clip, out, work.only)
+
+        if work.ascent:
+            if work.record is None:
+                gradient()
+            before = cohort.climb(work)
+            cohort.losses += gradient()
+            cohort.weights.copy_(before)
+        else:
+            cohort.losses += gradient()
+        if has_kernels(self.place.device, self.place.dtype):
+            from fedceo.training import fused
+
+            if work.is_plain:
+                fused.take_step(cohort, work)
             else:
-                # Clients share nothing, so the gradient of the sum of their losses holds the gradient of each.
-                leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-                logits = logits_of(leaves, inputs, mask)
-                each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(present)
-                loss = (each * present).sum(1) / present.sum(1).clamp_min(1.0)
-                gradients = dict(
-                    zip(
-                        leaves,
-                        torch.autograd.grad(
-                            loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-                        ),
-                        strict=True,
-                    )
-                )
-                loss = loss.detach()
-            active = (step < steps).to(place.dtype)
-            losses += loss * active / steps
-            for name, w in weights.items():
-                if work.momentum:
-                    gradients[name] = momenta[name].mul_(work.momentum).add_(gradients[name])
-                if step < everybody:
-                    w.sub_(gradients[name], alpha=work.learning_rate)
-                else:
-                    rate = (active * work.learning_rate).view(-1, *(1,) * (w.ndim - 1))
-                    w.addcmul_(gradients[name], rate, value=-1.0)
-        return Trained(weights, losses)
+                cohort.take_step(work, fused.fill_noise(cohort.keys, cohort.step, cohort.size) if work.record else None)
+        else:
+            cohort.take_step(work, noise.draw(step, cohort.size) if noise else None)
+        cohort.step += 1
 
-    def _logits(self, weights: Weights, x: Tensor, mask: Tensor | None) -> Tensor:
-        return functional_call(self.place.model, dict(weights), (x,) if mask is None else (x, mask))
+    @cached_property
+    def _budget(self) -> int:
+        if self.most_bytes is not None:
+            return self.most_bytes
+        if self.place.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.place.device)[0] // 4
+        return CPU_BYTES
 
-    def _private_step(
-        self, weights: Weights, x: Tensor, y: Tensor, present: Tensor, mask: Tensor | None, *, clip: float
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        def loss(weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-            return F.cross_entropy(self._logits(weights, x[None], None if mask is None else mask[None]), y[None])
+    def _clients_at_once(self, work: Work) -> int:
+        """As many as the budget has room for, by what autograd would keep for a record and what a step needs beside."""
+        model = self.place.model
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
+        a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
+        return max(1, self._budget // (5 * size + 2 * work.batch_size * a_record))
 
-        axes = (None, 0, 0, None if mask is None else 0)
-        gradients, losses = vmap(grad_and_value(loss), in_dims=axes)(dict(weights), x, y, mask)
-        mean = (losses * present).sum() / present.sum().clamp_min(1.0)
-        return clipped_sum(gradients, present, clip), mean
+    @cached_property
+    def _kept_for_a_record(self) -> int:
+        kept: list[int] = []
+        weights = {p.data_ptr() for p in self.place.model.parameters()}
 
-    def _noised(
-        self, sums: Weights, noise: list[np.random.Generator], expected: Tensor, work: Work
-    ) -> dict[str, Tensor]:
-        assert work.record is not None
-        std = work.record.noise_multiplier * work.record.clip
-        extra = [draw_noise({name: s[k] for name, s in sums.items()}, std, noise[k]) for k in range(len(noise))]
-        out = {}
-        for name, total in sums.items():
-            divisor = expected.to(total.device).view(-1, *(1,) * (total.ndim - 1))
-            out[name] = (total + torch.stack([e[name] for e in extra])) / divisor
-        return out
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.data_ptr() not in weights:
+                kept.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        first = next(self.place.model.parameters())
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self.place.model(first.new_zeros(1, *self.place.federation.shape))
+        return sum(kept)
 
 
-def _pad(tensors: list[Tensor], fill: float) -> Tensor:
-    """Stack (steps, batch, ...) tensors of different lengths into (K, most steps, largest batch, ...)."""
-    steps, batch = (max(t.shape[axis] for t in tensors) for axis in (0, 1))
-    out = torch.full((len(tensors), steps, batch, *tensors[0].shape[2:]), fill, dtype=tensors[0].dtype)
-    for k, t in enumerate(tensors):
-        out[k, : t.shape[0], : t.shape[1]] = t
-    return out
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Products inside take one thread each, in threads that begin here too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,36 +5,33 @@ from torch.func import functional_call, vmap
 
 from fedceo.errors import UsageError
 from fedceo.training.batched import BatchedTrainer
+from fedceo.training.chain import NotAChainError, read_chain
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.work import Place, Trainer
 
-MOST_GRADIENT_BYTES = 2**30
-"""Per-record gradients of a whole cohort may take this much; above it the loop holds one client's at a time."""
 
-
-def choose_engine(place: Place, engine: str, cohort: int, batch_size: int, record_level: bool) -> str:
+def choose_engine(place: Place, engine: str) -> str:
     """ "loop" or "batched".
 
-    auto takes the batch on a GPU, and on a CPU for models without convolutions: there one batched product of all
-    clients' linear layers beats many small ones, while batched convolutions lose to the plain ones.
+    auto takes the batch wherever the model can be batched, but for one case: on a CPU the loop beats torch.func's
+    batched convolutions, which a model needs that has convolutions and is no chain of known layers.
     """
     if engine == "loop":
         return engine
     cannot = why_not_batched(place)
-    if engine == "batched" and cannot:
-        raise UsageError(f"train.engine: the model cannot be batched ({cannot}); use loop or auto")
     if engine == "batched":
+        if cannot:
+            raise UsageError(f"train.engine: the model cannot be batched ({cannot}); use loop or auto")
         return engine
     convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in place.model.modules())
-    size = sum(p.numel() * p.element_size() for p in place.model.parameters())
-    too_large = record_level and cohort * batch_size * size > MOST_GRADIENT_BYTES
-    if cannot or too_large or (convolves and place.device.type == "cpu"):
-        return "loop"
-    return "batched"
+    slow = place.device.type == "cpu" and convolves and why_no_chain(place) is not None
+    return "loop" if cannot or slow else "batched"
 
 
 def why_not_batched(place: Place) -> str | None:
     """What torch says when two copies of the model are run at once, or nothing if it can."""
+    if why_no_chain(place) is None:
+        return None
     weights = {name: p.detach().expand(2, *p.shape) for name, p in place.model.named_parameters()}
     x = next(place.model.parameters()).new_zeros(2, 2, *place.federation.shape)
     place.model.train()
@@ -42,6 +39,15 @@ def why_not_batched(place: Place) -> str | None:
         vmap(lambda w, x: functional_call(place.model, w, (x,)))(weights, x)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return str(error).split(".")[0].splitlines()[0]
+    return None
+
+
+def why_no_chain(place: Place) -> str | None:
+    """What keeps the model from the blocks of chain.py, or nothing if it is such a chain."""
+    try:
+        read_chain(place.model, place.federation.shape)
+    except NotAChainError as reason:
+        return str(reason)
     return None
 
 

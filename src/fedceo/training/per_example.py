@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedceo.training.draws import draw_key
 from fedceo.training.work import Weights
 
 
@@ -18,10 +19,16 @@ def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, T
         gradients: name -> (B, ...), one gradient a record.
         present: (B,) 1 for a record, 0 for filling.
     """
-    norms = torch.stack([flat(g).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
-    factors = torch.where(torch.isfinite(norms), (clip / (norms + 1e-6)).clamp_max(1.0) * present, 0.0)
+    squares = torch.stack([flat(g).square().sum(1) for g in gradients.values()]).sum(0)
+    factors = clip_factors(squares, present, clip)
     finite = {name: torch.nan_to_num(g, nan=0.0, posinf=0.0, neginf=0.0) for name, g in gradients.items()}
     return {name: torch.einsum("b,b...->...", factors, g) for name, g in finite.items()}
+
+
+def clip_factors(squares: Tensor, present: Tensor, clip: float) -> Tensor:
+    """What a gradient of given squared norm is multiplied by; 0 for filling and for what is not finite."""
+    norms = squares.sqrt()
+    return torch.where(torch.isfinite(norms), (clip / (norms + 1e-6)).clamp_max(1.0) * present, 0.0)
 
 
 def flat(stack: Tensor) -> Tensor:
@@ -30,10 +37,19 @@ def flat(stack: Tensor) -> Tensor:
 
 
 def draw_noise(like: Weights, std: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    """Independent Gaussian noise for every entry of one model, drawn as one flat vector on the CPU."""
+    """Independent Gaussian noise for every entry of one model, drawn as one flat vector."""
     total = sum(t.numel() for t in like.values())
     first = next(iter(like.values()))
-    kind = np.float64 if first.dtype == torch.float64 else np.float32
-    drawn = torch.from_numpy(generator.standard_normal(total, dtype=kind)).mul_(std).to(first.device)
+    drawn = standard_normal(total, generator, first.device, first.dtype).mul_(std)
     parts = torch.split(drawn, [t.numel() for t in like.values()])
     return {name: part.view(t.shape) for (name, t), part in zip(like.items(), parts, strict=True)}
+
+
+def standard_normal(total: int, generator: np.random.Generator, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The generator's own numbers on a CPU; elsewhere those of a Philox stream there that it draws the key for."""
+    if device.type == "cpu":
+        kind = np.float64 if dtype == torch.float64 else np.float32
+        return torch.from_numpy(generator.standard_normal(total, dtype=kind))
+    philox = torch.Generator(device)
+    philox.manual_seed(draw_key(generator))
+    return torch.randn(total, generator=philox, device=device, dtype=dtype)

@@ -12,8 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PURPOSES = ("model", "cohort", "batches", "dropout", "record noise", "upload noise", "central noise", "absence")
-SECRET = ("cohort", "batches", "record noise", "upload noise", "central noise")
+PURPOSES = (
+    "model",
+    "cohort",
+    "batches",
+    "dropout",
+    "record noise",
+    "upload noise",
+    "central noise",
+    "absence",
+    "count noise",
+)
+SECRET = ("cohort", "batches", "record noise", "upload noise", "central noise", "count noise")
 
 
 @dataclass(frozen=True)
@@ -78,4 +88,4 @@ class Schedule:
         """(steps, batch, *shape) of 0 and 1 / keep."""
         generator = self.generator("dropout", round_, client)
         drawn = torch.from_numpy(generator.random((*rows, *shape), dtype=np.float32))
-        return (drawn < keep).to(torch.float32).mul_(1 / keep)
+        return drawn.lt_(keep).mul_(1 / keep)

@@ -1,0 +1,125 @@
+"""Time of a round on a GPU, with and without TF32, and of FedCEO against UDP-FedAvg from end to end.
+
+    python benchmarks/gpu_rounds.py [--rounds 10] [--long 100] [--out FILE]
+
+Random data in the shapes of the paper's settings: N = 100 clients, K = 10 a round, E = 30 local epochs, B = 64. A round
+is local training, mechanism and server step, without evaluation; medians over rounds after two that are not counted
+(kernels are compiled and steps recorded in those, "first" says how long they took). The runs end to end evaluate every
+5 rounds on 10,000 records.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedceo.config import parse_experiment
+from fedceo.data import Federation
+from fedceo.models import build_model
+from fedceo.simulation.rounds import Simulation
+
+CLIENTS = 100
+CIFAR = ("lenet5", (3, 32, 32), 400, 10)
+EMNIST = ("mlp", (1, 28, 28), 1000, 37)
+ROWS = {
+    "LeNet-5, record": (CIFAR, "record", 0.25),
+    "LeNet-5, distributed": (CIFAR, "distributed", 0.2),
+    "MLP, distributed": (EMNIST, "distributed", 0.08),
+    "MLP, record": (EMNIST, "record", None),
+}
+"""Name -> what, mechanism, seconds a round that are aimed at."""
+
+Setting = tuple[str, tuple[int, ...], int, int]
+
+
+def make_data(setting: Setting) -> Federation:
+    _, shape, records, classes = setting
+    rng = torch.Generator().manual_seed(0)
+    total = CLIENTS * records
+    x = torch.randint(256, (total + 10_000, *shape), generator=rng, dtype=torch.uint8)
+    y = torch.randint(classes, (total + 10_000,), generator=rng)
+    none = torch.empty(0, dtype=torch.int64)
+    train = list(torch.arange(total).view(CLIENTS, records))
+    return Federation(
+        "random", x[:total], y[:total], train, none, [none] * CLIENTS, x[total:], y[total:], classes, (0.5,), (0.25,)
+    )
+
+
+def make(setting: Setting, data: Federation, mechanism: str, method: str, every: int) -> Simulation:
+    model, shape, _, classes = setting
+    experiment = parse_experiment(
+        {
+            "data": {"name": "random", "clients": CLIENTS},
+            "cohort": {"size": 10},
+            "train": {"rounds": 10**6, "local_epochs": 30, "batch_size": 64, "learning_rate": 0.01, "device": "cuda"},
+            "privacy": {"mechanism": mechanism, "noise_multiplier": 1.0},
+            "method": {"name": method},
+            "evaluation": {"every": every},
+        }
+    )
+    return Simulation(experiment, data, build_model(model, shape, classes, 0), model, 1.0)
+
+
+def seconds(simulation: Simulation) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    simulation.step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds that are timed, each row")
+    parser.add_argument("--long", type=int, default=100, help="rounds of each run end to end")
+    parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
+    options = parser.parse_args()
+
+    data = {setting: make_data(setting) for setting in (CIFAR, EMNIST)}
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; seconds a round, median of {options.rounds}")
+    print(f"{'':<24}{'aim':>8}{'TF32':>10}{'float32':>10}{'first':>10}")
+    rows: list[dict[str, Any]] = []
+    for name, (setting, mechanism, aim) in ROWS.items():
+        row: dict[str, Any] = {"row": name, "aim": aim}
+        for label, precision in (("tf32", "high"), ("float32", "highest")):
+            torch.set_float32_matmul_precision(precision)
+            simulation = make(setting, data[setting], mechanism, "fedavg", 10**6)
+            row[f"first_{label}"] = sum(seconds(simulation) for _ in range(2))
+            row[label] = statistics.median(seconds(simulation) for _ in range(options.rounds))
+        row["engine"] = simulation.engine
+        rows.append(row)
+        print(f"{name:<24}{aim or '':>8}{row['tf32']:>10.3f}{row['float32']:>10.3f}{row['first_tf32']:>10.1f}")
+
+    torch.set_float32_matmul_precision("high")
+    runs = {method: make(CIFAR, data[CIFAR], "distributed", method, 5) for method in ("fedavg", "fedceo")}
+    spent = dict.fromkeys(runs, 0.0)
+    for simulation in runs.values():
+        for _ in range(10):  # so that the first smoothing is behind
+            simulation.step()
+    for _ in range(options.long // 10):  # in turns, so that what slows one slows the other
+        for method, simulation in runs.items():
+            spent[method] += sum(seconds(simulation) for _ in range(10))
+    print(f"\nLeNet-5, distributed, TF32, evaluated every 5 rounds, {options.long} rounds")
+    for method, total in spent.items():
+        print(f"{method:<24}{total:>8.2f} s{total / spent['fedavg'] - 1:>+9.1%}")
+    if options.out:
+        about = {
+            "machine": torch.cuda.get_device_name(),
+            "cuda": torch.version.cuda,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "date": time.strftime("%Y-%m-%d"),
+            "rounds": rows,
+            "end_to_end": {"rounds": options.long, "seconds": spent},
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(about, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

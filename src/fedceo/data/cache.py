@@ -1,0 +1,53 @@
+"""Data sets as they were read, in one memory-mapped file each, so that they are there at once the next time.
+
+A file's name carries the checksum of all that it was made from: changed source files are read anew.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import platformdirs
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from fedceo.data.source import Source
+
+TENSORS = ("x", "y", "test_x", "test_y", "client")
+ABOUT = ("name", "classes", "mean", "std", "note")
+
+
+def cache_folder() -> Path:
+    """What the environment variable FEDCEO_CACHE names, or the user's cache folder on this platform."""
+    named = os.environ.get("FEDCEO_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedceo", appauthor=False))
+
+
+def read_cached(key: str) -> Source | None:
+    """The source kept under a key, memory-mapped; none if it is not there or not whole."""
+    path = cache_folder() / f"{key}.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads(file.metadata()["source"])
+    except (SafetensorError, OSError, KeyError, TypeError):
+        return None
+    return Source(**tensors, **about | {each: tuple(about[each]) for each in ("mean", "std")})
+
+
+def keep(key: str, source: Source) -> None:
+    """Keep a source, whole or not at all; where the folder cannot be written, it is read anew every time."""
+    path = cache_folder() / f"{key}.safetensors"
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    tensors = {name: getattr(source, name) for name in TENSORS if getattr(source, name) is not None}
+    about = {name: getattr(source, name) for name in ABOUT}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, {"source": json.dumps(about)}
+        )
+        unfinished.replace(path)
+    except (OSError, SafetensorError):
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""The [method] table: one class per method, with its paper's defaults.
+
+A method's settings also say what the accountant must know of it: how many private steps a participation takes under
+record privacy. There every phase of local training is private, the personal ones too: an update computed with a part
+that was fitted to the records without noise would leak them, however much noise the update itself carries.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedceo.sections import Count, Fraction, NotNegative, Positive, Section
+
+
+class Local(Section):
+    """What is common to all methods."""
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        """Private steps of one participation under record privacy; batches: of one epoch."""
+        return batches * epochs
+
+    def record_batches(self, batches: int) -> int:
+        """One over the rate at which a record is drawn in such a step."""
+        return batches
+
+
+class FedAvg(Local):
+    name: Literal["fedavg"] = "fedavg"
+    """The mean of the clients' models; with privacy.mechanism = "distributed" this is UDP-FedAvg."""
+
+
+class DPFedAvg(Local):
+    name: Literal["dp-fedavg"] = "dp-fedavg"
+    """McMahan et al. 2018: after every local step the model is projected back to within the clip of its start."""
+
+
+class DPFedSGD(Local):
+    name: Literal["dp-fedsgd"] = "dp-fedsgd"
+    """McMahan et al. 2018: each client sends one clipped gradient; train.server_learning_rate is the step."""
+    batch: Literal["minibatch", "full"] = "minibatch"
+    """What the gradient is taken over: train.batch_size records, or all of the client's."""
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        return 1
+
+    def record_batches(self, batches: int) -> int:
+        return 1 if self.batch == "full" else batches
+
+
+class FedProx(Local):
+    name: Literal["fedprox"] = "fedprox"
+    """Li et al. 2020: (mu/2) |w - w_start|^2 is added to the local loss."""
+    mu: NotNegative = 0.01
+    """Weight of the proximal term; train.proximal gives any other method one."""
+
+
+class BlurLus(Local):
+    name: Literal["blur-lus"] = "blur-lus"
+    """Cheng et al. 2022: local updates are kept inside the clip while training (BLUR) and made sparse (LUS)."""
+    strength: NotNegative = 0.1
+    """lambda of BLUR: (lambda/2) max(0, |w - w_start|^2 - C^2) is added to the local loss."""
+    sparsity: Fraction = 0.5
+    """c of LUS: share of the update's entries that are set to zero; the noise is on all entries all the same."""
+    score: Literal["magnitude", "first-order"] = "magnitude"
+    """Which entries stay: those with the largest |update|, or |gradient * update|."""
+
+
+class PPSGD(Local):
+    name: Literal["ppsgd"] = "ppsgd"
+    """Bietti et al. 2022: every client adds an offset of its own to the last layer, which is never sent."""
+    form: Literal["gradient", "averaging"] = "averaging"
+    """gradient: one clipped gradient a round, as in the paper. averaging: E epochs a round, as FedAvg does."""
+    alpha: Annotated[float, Field(ge=0.0)] = 1.0
+    """gradient: shared against personal step. Up to 1 the pair is (alpha eta, eta), above 1 (eta, eta / alpha), with
+    eta = train.server_learning_rate; infinity is the global model alone, 0 local models alone."""
+    personal_epochs: Annotated[int, Field(ge=0)] = 1
+    """averaging: epochs on the offset, before the shared part."""
+    personal_learning_rate: Positive = 0.1
+    """averaging: of these epochs."""
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        return 1 if self.form == "gradient" else batches * (self.personal_epochs + epochs)
+
+
+class Centaur(Local):
+    name: Literal["centaur"] = "centaur"
+    """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
+    head_epochs: Annotated[int, Field(ge=0)] = 15
+    """Epochs on the client's last layer, before the shared layers."""
+    head_learning_rate: Positive = 0.01
+    """Of these epochs."""
+    persist_heads: bool = True
+    """Whether a client goes on with its last layer from round to round, or begins anew."""
+    personal: Literal["head", "none"] = "head"
+    """none: nothing is personal, which is FedAvg if head_epochs is 0."""
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        return batches * (self.head_epochs + epochs)
+
+
+class JainAnil(Local):
+    name: Literal["jain-anil"] = "jain-anil"
+    """Our extension of Jain et al. 2021 to deep models: the client's last layer is fitted anew in every round, one
+    clipped gradient of the layers before it is sent, and the last shared matrix is cut to its largest singular values.
+    The linear method of the paper is `fedceo.methods.jain`."""
+    rank: Count = 8
+    """Singular values kept."""
+    head_epochs: Count = 5
+    """Epochs on the client's last layer."""
+    head_learning_rate: Positive = 0.01
+    """Of these epochs."""
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        return batches * self.head_epochs + 1
+
+
+class FedCEO(Local):
+    name: Literal["fedceo"] = "fedceo"
+    """The truncated t-SVD over the stacked models every `interval` rounds."""
+    strength: Positive = 0.6
+    """lambda: the threshold is ratio^(t/I) / (2 strength), so a larger strength smooths less."""
+    ratio: Annotated[float, Field(ge=1.0, le=2.0)] = 1.04
+    """vartheta, the growth of the threshold from one smoothing to the next."""
+    threshold: Literal["scheduled", "noise"] = "scheduled"
+    """scheduled: as above, the paper's. noise: kappa s sqrt(K) (sqrt(d) + sqrt(h)) for a layer of d x h entries, where
+    s is the known standard deviation of the noise in an upload: what noise alone would reach."""
+    kappa: Positive = 1.0
+    """Factor of the threshold "noise"."""
+    interval: Count = 10
+    """I, rounds between smoothings."""
+    restart: Literal["own", "mean", "slot", "stored"] = "own"
+    """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
+    mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed model
+    of its place in the cohort. stored: at every restart the client's last stored model, however old, as in the authors'
+    program (where a client that was never seen does not train at all; here it trains from the global model)."""
+    layers: str | list[str] = "all"
+    """Which layers are smoothed: "all", "last N", or a list of names."""
+
+
+class DPFedSAM(Local):
+    name: Literal["dp-fedsam"] = "dp-fedsam"
+    """Shi et al. 2023: clients follow the gradient at the worst point nearby (sharpness-aware minimisation). Under
+    record privacy the way there is that of the step before, which is noised already."""
+    radius: NotNegative = 0.05
+    """rho: how far away the worst point is looked for."""
+
+
+class DPFedLS(Local):
+    name: Literal["dp-fed-ls"] = "dp-fed-ls"
+    """Liang et al. 2020: the mean update is smoothed along its entries, (I + c L)^-1 with the Laplacian of a ring."""
+    coefficient: NotNegative = 1.0
+    """c; 0 leaves the update as it is."""
+
+
+METHODS = (FedAvg, DPFedAvg, DPFedSGD, FedProx, BlurLus, PPSGD, Centaur, JainAnil, FedCEO, DPFedSAM, DPFedLS)
+
+Method = Annotated[
+    FedAvg | DPFedAvg | DPFedSGD | FedProx | BlurLus | PPSGD | Centaur | JainAnil | FedCEO | DPFedSAM | DPFedLS,
+    Field(discriminator="name"),
+]

@@ -1,0 +1,17 @@
+"""Logistic regression, the smallest model there is."""
+
+from math import prod
+
+from torch import Tensor, nn
+
+
+class Logistic(nn.Module):
+    """flatten -> linear (classes)."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, *shape)."""
+        return self.linear(x.flatten(1))

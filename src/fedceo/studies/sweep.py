@@ -1,0 +1,87 @@
+"""Runs every cell of a sweep, as many at a time as the machine can, and leaves finished ones alone."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from typing import Any
+
+import torch
+
+from fedceo.errors import UsageError
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.runs import resume, run
+from fedceo.studies.cells import Cell
+
+OnCell = Callable[[Cell, dict[str, Any] | None, str | None], None]
+
+
+def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None = None) -> list[dict[str, Any] | None]:
+    """The results of all cells, in their order; None for one that failed.
+
+    A finished run is read, an unfinished one resumed. A run folder that holds another experiment is refused before
+    anything is run.
+
+    Args:
+        jobs: runs at a time; left out: one for each core on a CPU, one on a GPU.
+        on_cell: called with each cell as it is done, its result or what went wrong.
+    """
+    for cell in cells:
+        _check(cell)
+    results: dict[int, dict[str, Any] | None] = {}
+
+    def done(number: int, result: dict[str, Any] | None, error: str | None) -> None:
+        results[number] = result
+        if on_cell is not None:
+            on_cell(cells[number], result, error)
+
+    waiting = []
+    for number, cell in enumerate(cells):
+        if RunFolder(cell.folder).finished:
+            done(number, RunFolder(cell.folder).result(), None)
+        else:
+            waiting.append(number)
+    jobs = min(jobs or default_jobs(), max(len(waiting), 1))
+    for number, outcome in _outcomes([(number, cells[number]) for number in waiting], jobs):
+        try:
+            done(number, outcome(), None)
+        except Exception as error:  # a cell that fails must not take the others with it
+            done(number, None, str(error).splitlines()[0] if str(error) else type(error).__name__)
+    return [results[number] for number in range(len(cells))]
+
+
+def default_jobs() -> int:
+    """One run for each core this process may use; on a GPU one at a time."""
+    if torch.cuda.is_available():
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """The cell's result, from where it is."""
+    if RunFolder(cell.folder).exists:
+        return resume(cell.folder).result
+    return run(cell.experiment, out=cell.folder).result
+
+
+def _check(cell: Cell) -> None:
+    folder = RunFolder(cell.folder)
+    if not folder.exists:
+        return
+    there = folder.experiment().model_dump(exclude={"data": {"path", "root"}})
+    if there != cell.experiment.model_dump(exclude={"data": {"path", "root"}}):
+        raise UsageError(f"{cell.folder}: holds a run of another experiment; choose another --out or remove it")
+
+
+def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:
+    """Each cell's number and a function that gives its result or raises, as they come; one job needs no process."""
+    if jobs == 1:
+        for number, cell in cells:
+            yield number, partial(run_cell, cell)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = {pool.submit(run_cell, cell): number for number, cell in cells}
+        for future in as_completed(futures):
+            yield futures[future], future.result

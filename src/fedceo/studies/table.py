@@ -1,0 +1,110 @@
+"""One table of many runs: mean and spread over seeds, best and last, the regime and epsilons beside every number."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedceo.studies.cells import Cell
+
+COLUMNS = (
+    "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "best", "best sd",
+    "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server", "tuned", "seconds",
+)  # fmt: skip
+
+
+def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """One row for each experiment, over its seeds; accuracies in percent of the test set.
+
+    `best` is chosen on the test set and so optimistic. Epsilons are the largest over the seeds. `tuned` says how the
+    settings were chosen, where a tuning wrote them.
+    """
+    groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
+    for cell, result in zip(cells, results, strict=True):
+        groups.setdefault(cell.name, [])
+        if result is not None:
+            groups[cell.name].append((cell, result))
+    return [_row(name, found) for name, found in groups.items()]
+
+
+def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"experiment": name, "seeds": len(found)}
+    if not found:
+        return row
+    cell, first = found[0]
+    row |= {
+        "method": first["method"],
+        "data": first["data"],
+        "model": first["model"],
+        "regime": first["regime"],
+        "sigma": first["noise_multiplier"],
+        "tuned": cell.experiment.note,
+    }
+    for column, key in (
+        ("last", "last"), ("best", "best"), ("at best validation", "at_best_validation"),
+        ("P-loc", "local_accuracy_last"), ("P-glob", "personal_accuracy_last"),
+    ):  # fmt: skip
+        values = [100 * result["accuracy"][key] for _, result in found if result["accuracy"].get(key) is not None]
+        if values:
+            row[column] = statistics.fmean(values)
+            if f"{column} sd" in row:
+                row[f"{column} sd"] = statistics.stdev(values) if len(values) > 1 else None
+    for observer in ("outsider", "server"):
+        row[f"epsilon {observer}"] = _largest_epsilon([result["privacy"] for _, result in found], observer)
+    row["seconds"] = statistics.fmean(result["seconds"] for _, result in found)
+    return row
+
+
+def _largest_epsilon(all_rows: Sequence[Sequence[Mapping[str, Any]]], observer: str) -> float | None:
+    """Of the observer's first row in each run; None if any has none."""
+    found = [next((row["epsilon"] for row in rows if row["observer"] == observer), None) for rows in all_rows]
+    known = [epsilon for epsilon in found if epsilon is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = _shown(rows)
+    lines = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
+    lines += ["| " + " | ".join(show(row, column) for column in shown) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = _shown(rows)
+    body = [" & ".join(_escape(show(row, column)) for column in shown) + r" \\" for row in rows]
+    head = " & ".join(_escape(column) for column in shown) + r" \\"
+    columns = "l" * len(shown)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns that say something; spreads stand beside their means."""
+    return [c for c in COLUMNS if not c.endswith(" sd") and any(row[c] is not None for row in rows)]
+
+
+def show(row: Mapping[str, Any], column: str) -> str:
+    """One entry as text: 71.25 ± 0.31."""
+    value = row[column]
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        text = f"{value:.2f}" if column not in ("sigma", "seconds") else f"{value:.3g}"
+        spread = row.get(f"{column} sd")
+        return text if spread is None else f"{text} ± {spread:.2f}"
+    return str(value)
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in (("&", r"\&"), ("%", r"\%"), ("_", r"\_"), ("#", r"\#"), ("±", r"$\pm$")):
+        text = text.replace(plain, escaped)
+    return text

@@ -1,0 +1,48 @@
+"""The noise of the record regime, step by step, for one client or many.
+
+On a CPU each client's comes from its own generator of the Schedule, step after step. On a GPU it is a function of
+(key, step, entry), the key drawn from that generator, so that it can be drawn inside a captured step, for many clients
+or one: a loop over clients gets the same numbers.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from fedceo.training.draws import draw_key
+from fedceo.training.per_example import standard_normal
+from fedceo.training.schedule import Schedule
+
+HAS_TRITON = find_spec("triton") is not None  # torch for a CPU, and for some systems, comes without
+
+
+def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the fused kernels run there."""
+    return HAS_TRITON and device.type == "cuda" and dtype == torch.float32
+
+
+class RecordNoise:
+    """Standard normals for the clients of a cohort in one round.
+
+    Attributes:
+        keys: (K,) the clients' keys where noise is a function of them, else none.
+    """
+
+    def __init__(
+        self, schedule: Schedule, round_: int, clients: Sequence[int], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.generators = [schedule.generator("record noise", round_, client) for client in clients]
+        self.device, self.dtype = device, dtype
+        self.keys: Tensor | None = None
+        if HAS_TRITON and device.type == "cuda":
+            self.keys = torch.tensor([draw_key(generator) for generator in self.generators], device=device)
+
+    def draw(self, step: int, size: int) -> Tensor:
+        """(K, size) for one step; steps are asked for in order."""
+        if self.keys is not None:
+            from fedceo.training import fused
+
+            return fused.fill_noise(self.keys, torch.tensor([step], device=self.device), size).to(self.dtype)
+        return torch.stack([standard_normal(size, each, self.device, self.dtype) for each in self.generators])

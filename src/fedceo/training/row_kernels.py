@@ -1,0 +1,99 @@
+"""Triton kernels that go through a batch record by record: what stands between the matrix products, fused."""
+
+# ruff: noqa: N803
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def activate(y, bias, mask, slots, size, BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
+             TILE: tl.constexpr):  # fmt: skip
+    """y = relu((y + bias) * mask), in place."""
+    row = tl.program_id(0)
+    unit = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    at = row.to(tl.int64) * size + unit
+    value = tl.load(y + at, mask=unit < size)
+    if BIAS:
+        value += tl.load(bias + row // slots * size + unit, mask=unit < size)
+    if MASK:
+        value *= tl.load(mask + at, mask=unit < size)
+    if RELU:
+        value = tl.where(value <= 0, 0.0, value)  # NaN stays
+    tl.store(y + at, value, mask=unit < size)
+
+
+@triton.jit
+def linear_back(dy, y, mask, x, squares, size, inputs, MASK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr,
+                TILE: tl.constexpr):  # fmt: skip
+    """dy becomes g, the gradient before ReLU and mask; squares: |g|^2 (|x|^2 + 1 for a bias), of the record's."""
+    row = tl.program_id(0).to(tl.int64)
+    of_g = 0.0
+    for start in range(0, size, TILE):
+        unit = start + tl.arange(0, TILE)
+        at = row * size + unit
+        g = tl.load(dy + at, mask=unit < size, other=0.0)
+        if RELU:
+            g = tl.where(tl.load(y + at, mask=unit < size, other=0.0) <= 0, 0.0, g)
+        if MASK:
+            g *= tl.load(mask + at, mask=unit < size, other=0.0)
+        if RELU or MASK:
+            tl.store(dy + at, g, mask=unit < size)
+        of_g += tl.sum(g * g, 0)
+    of_x = 1.0 if BIAS else 0.0
+    for start in range(0, inputs, TILE):
+        unit = start + tl.arange(0, TILE)
+        value = tl.load(x + row * inputs + unit, mask=unit < inputs, other=0.0)
+        of_x += tl.sum(value * value, 0)
+    tl.store(squares + row, of_g * of_x)
+
+
+@triton.jit
+def scale_rows(g, x, factors, size, inputs, TILE: tl.constexpr):
+    """g *= factor; where it is 0, zeros in g and x, for these may be NaN, and 0 * NaN is no zero."""
+    row = tl.program_id(0).to(tl.int64)
+    factor = tl.load(factors + row)
+    for start in range(0, size, TILE):
+        unit = start + tl.arange(0, TILE)
+        value = factor * tl.load(g + row * size + unit, mask=unit < size)
+        tl.store(g + row * size + unit, tl.where(factor > 0, value, 0.0), mask=unit < size)
+    if factor == 0:
+        for start in range(0, inputs, TILE):
+            unit = start + tl.arange(0, TILE)
+            tl.store(x + row * inputs + unit, tl.zeros((TILE,), tl.float32), mask=unit < inputs)
+
+
+@triton.jit
+def cross_entropy(logits, labels, counts, losses, dy, slots, classes, MEAN: tl.constexpr, TILE: tl.constexpr):
+    """Each record's share of its client's mean loss, and the gradient of its loss, or of that share where MEAN."""
+    row = tl.program_id(0)
+    count = tl.load(counts + row // slots)
+    share = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
+    unit = tl.arange(0, TILE)
+    at = row.to(tl.int64) * classes + unit
+    value = tl.load(logits + at, mask=unit < classes, other=float("-inf"))
+    label = tl.load(labels + row)
+    value -= tl.max(value, 0)
+    powers = tl.exp(value)
+    total = tl.sum(powers, 0)
+    loss = tl.log(total) - tl.sum(tl.where(unit == label, value, 0.0), 0)
+    g = powers / total - tl.where(unit == label, 1.0, 0.0)
+    if MEAN:
+        g *= share
+    tl.store(losses + row, tl.where(share > 0, loss * share, 0.0))
+    tl.store(dy + at, g, mask=unit < classes)
+
+
+@triton.jit
+def clip_factors(squares, counts, factors, records, slots, clip, PARTS: tl.constexpr, TILE: tl.constexpr):
+    """min(1, clip / norm) of each record, its square in PARTS rows; 0 for filling and for what is not finite."""
+    record = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    total = tl.zeros((TILE,), tl.float32)
+    for part in tl.static_range(PARTS):
+        total += tl.load(squares + part * records + record, mask=record < records, other=0.0)
+    norm = tl.sqrt(total)
+    real = record % slots < tl.load(counts + record // slots, mask=record < records, other=0)
+    use = real & (norm < float("inf"))  # NaN is not less either
+    factor = tl.minimum(clip / (norm + 1e-6), 1.0)
+    tl.store(factors + record, tl.where(use, factor, 0.0), mask=record < records)

@@ -1,0 +1,98 @@
+"""What was read once is there at once the next time, and only if its files are still the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedceo.data import load_source
+from fedceo.data.cache import cache_folder
+from tests.data.layouts import write_cifar10, write_leaf
+
+pytestmark = pytest.mark.usefixtures("unpublished")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDCEO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fail(*given: Any) -> None:
+    raise AssertionError("read again")
+
+
+def test_a_second_time_nothing_is_read(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar10(tmp_path)
+    first = load_source("cifar10", tmp_path)
+    (kept,) = folder.iterdir()
+    assert kept.name.startswith("cifar10-") and kept.suffix == ".safetensors"
+    monkeypatch.setattr("fedceo.data.cifar10.read_file", fail)
+    again = load_source("cifar10", tmp_path)
+    for name in ("x", "y", "test_x", "test_y"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+    assert (first.mean, first.std, first.classes, first.name) == (again.mean, again.std, again.classes, again.name)
+
+
+def test_clients_are_kept_too(tmp_path: Path) -> None:
+    write_leaf(tmp_path, {"a": [1], "b": [2, 3]}, ("train",))
+    first, again = (load_source("femnist", tmp_path) for _ in range(2))
+    assert first.client is not None and again.client is not None and torch.equal(first.client, again.client)
+
+
+def test_the_file_is_mapped_and_stays_as_it_is(tmp_path: Path, folder: Path) -> None:
+    write_cifar10(tmp_path)
+    source = load_source("cifar10", tmp_path)
+    (kept,) = folder.iterdir()
+    before = kept.read_bytes()
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(kept) in maps.read_text()
+    source.x[:] = 0
+    assert kept.read_bytes() == before
+
+
+def test_changed_files_are_read_anew(tmp_path: Path, folder: Path) -> None:
+    batches = write_cifar10(tmp_path)
+    load_source("cifar10", tmp_path)
+    changed = 255 - batches["test_batch"]
+    changed[:, 0] = 7
+    changed.tofile(tmp_path / "cifar-10-batches-bin" / "test_batch.bin")
+    np.testing.assert_array_equal(load_source("cifar10", tmp_path).test_x.flatten(1), changed[:, 1:])
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, 10_000])
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, folder: Path, kept: int) -> None:
+    write_cifar10(tmp_path)
+    load_source("cifar10", tmp_path)
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(whole[:kept])
+    assert len(load_source("cifar10", tmp_path).y) == 40
+    assert path.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, folder: Path) -> None:
+    folder.write_text("a file")
+    write_cifar10(tmp_path)
+    assert len(load_source("cifar10", tmp_path).y) == 40
+
+
+def test_nothing_is_left_of_a_write_that_fails(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("fedceo.data.cache.save_file", full)
+    write_cifar10(tmp_path)
+    assert len(load_source("cifar10", tmp_path).y) == 40
+    assert list(folder.iterdir()) == []
+
+
+def test_the_default_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDCEO_CACHE")
+    assert cache_folder().is_absolute() and "fedceo" in str(cache_folder())

@@ -1,0 +1,153 @@
+"""Sweeps: cells, what is skipped, resumed and refused, and the tables."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedceo
+from fedceo.errors import UsageError
+from fedceo.studies.cells import experiment_files, find_cells
+from fedceo.studies.sweep import sweep
+from fedceo.studies.table import COLUMNS, rows_of, to_csv, to_latex, to_markdown
+
+BASE = """# shared
+[data]
+name = "digits"
+clients = 12
+[cohort]
+size = 4
+[train]
+rounds = 2
+local_epochs = 1
+batch_size = 32
+[privacy]
+mechanism = "central"
+noise_multiplier = 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "base.toml").write_text(BASE)
+    for name in ("fedavg", "fedprox"):
+        (tmp_path / f"{name}.toml").write_text(f'# cell\nextends = ["parts/base.toml"]\n[method]\nname = "{name}"\n')
+    return tmp_path
+
+
+def test_files_extend_others_and_parts_are_no_experiments(folder: Path) -> None:
+    assert [file.stem for file in experiment_files(folder)] == ["fedavg", "fedprox"]
+    assert fedceo.load_experiment(folder / "fedprox.toml").cohort.size == 4
+
+
+def test_what_a_file_says_wins_and_another_method_replaces_the_whole_one(folder: Path) -> None:
+    (folder / "ceo.toml").write_text(
+        'extends = ["parts/base.toml"]\n[method]\nname = "fedceo"\nrestart = "mean"\nratio = 1.5\n'
+    )
+    (folder / "other.toml").write_text('extends = ["ceo.toml"]\n[method]\nname = "fedavg"\n[train]\nrounds = 7\n')
+    (folder / "same.toml").write_text('extends = ["ceo.toml"]\n[method]\nratio = 1.1\n')
+    other, same = fedceo.load_experiment(folder / "other.toml"), fedceo.load_experiment(folder / "same.toml")
+    assert other.method.name == "fedavg" and other.train.rounds == 7 and other.train.batch_size == 32
+    assert same.method.model_dump()["ratio"] == 1.1 and same.method.model_dump()["restart"] == "mean"
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ('extends = ["bad.toml"]', "extends itself"),
+        ('extends = ["nowhere.toml"]', "no such experiment file"),
+        ("extends = 3", "expected a list of files"),
+    ],
+)
+def test_bad_extensions(folder: Path, text: str, words: str) -> None:
+    (folder / "bad.toml").write_text(text)
+    with pytest.raises(UsageError, match=words):
+        fedceo.load_experiment(folder / "bad.toml")
+
+
+def test_cells_are_files_by_grid_by_seeds(folder: Path) -> None:
+    cells = find_cells(folder, 3, ["train.rounds=1"], ["train.learning_rate=[0.1, 0.01]"], folder / "out")
+    assert len(cells) == 2 * 2 * 3 and len({cell.folder for cell in cells}) == 12
+    assert {cell.experiment.train.learning_rate for cell in cells} == {0.1, 0.01}
+    assert {cell.experiment.seed for cell in cells} == {0, 1, 2}
+    assert cells[0].name == "fedavg,train.learning_rate=0.1"
+
+
+@pytest.mark.parametrize("grid", ["train.learning_rate", "train.learning_rate=0.1", "train.learning_rate=[]"])
+def test_bad_grids(folder: Path, grid: str) -> None:
+    with pytest.raises(UsageError, match=r"--grid .* expected section.field=\[value, ...\]"):
+        find_cells(folder, 1, [], [grid], folder / "out")
+
+
+def test_done_is_skipped_unfinished_is_resumed(folder: Path) -> None:
+    cells = find_cells(folder, 2, [], [], folder / "out")
+    fedceo.run(cells[0].experiment, out=cells[0].folder)
+    fedceo.run(cells[1].experiment, out=cells[1].folder, should_stop=lambda: True)
+    written = (cells[0].folder / "result.json").stat().st_mtime_ns
+    seen: list[str] = []
+    results = sweep(cells, jobs=1, on_cell=lambda cell, result, error: seen.append(str(cell.folder)))
+    assert all(result is not None and result["rounds"] == 2 for result in results)
+    assert (cells[0].folder / "result.json").stat().st_mtime_ns == written
+    assert sorted(seen) == sorted(str(cell.folder) for cell in cells)
+    again = fedceo.run(cells[1].experiment)
+    assert results[1] is not None and results[1]["accuracy"] == again.result["accuracy"]
+
+
+def test_processes_give_the_same(folder: Path) -> None:
+    one = sweep(find_cells(folder, 1, [], [], folder / "one"), jobs=1)
+    two = sweep(find_cells(folder, 1, [], [], folder / "two"), jobs=2)
+    assert [r and r["accuracy"] for r in one] == [r and r["accuracy"] for r in two]
+
+
+def test_a_cell_that_fails_does_not_take_the_others_along(folder: Path) -> None:
+    (folder / "bad.toml").write_text(
+        'extends = ["parts/base.toml"]\n[data]\npath = "nowhere.npz"\n[method]\nname = "fedavg"\n'
+    )
+    text = (folder / "bad.toml").read_text().replace("[data]", "[data]\n")
+    (folder / "bad.toml").write_text(text.replace("[data]\n\n", "[data]\n"))
+    (folder / "bad.toml").write_text(
+        'extends = ["parts/base.toml"]\n[model]\nname = "nothing"\n[method]\nname = "fedavg"\n'
+    )
+    errors: list[Any] = []
+    cells = find_cells(folder, 1, [], [], folder / "out")
+    results = sweep(cells, jobs=1, on_cell=lambda cell, result, error: errors.append(error))
+    assert [result is None for result in results] == [True, False, False]
+    assert [error for error in errors if error] == [next(error for error in errors if error)]
+    rows = rows_of(cells, results)
+    assert rows[0]["seeds"] == 0 and rows[0]["last"] is None and "-" in to_markdown(rows)
+
+
+def test_a_folder_with_another_experiment_is_refused(folder: Path) -> None:
+    cells = find_cells(folder, 1, [], [], folder / "out")
+    fedceo.run(cells[0].experiment, out=cells[0].folder)
+    with pytest.raises(UsageError, match="holds a run of another experiment"):
+        sweep(find_cells(folder, 1, ["train.rounds=1"], [], folder / "out"))
+
+
+def test_tables_hold_mean_and_spread(folder: Path) -> None:
+    cells = find_cells(folder, 2, [], [], folder / "out")
+    results = sweep(cells, jobs=1)
+    rows = rows_of(cells, results)
+    lasts = [100 * r["accuracy"]["last"] for r in results[:2] if r is not None]
+    assert rows[0]["last"] == pytest.approx(sum(lasts) / 2)
+    assert rows[0]["last sd"] == pytest.approx(abs(lasts[0] - lasts[1]) / 2**0.5)
+    assert rows[0]["epsilon server"] is None and rows[0]["epsilon outsider"] > 0
+    read = list(csv.DictReader(to_csv(rows).splitlines()))
+    assert list(read[0]) == list(COLUMNS) and read[1]["method"] == "fedprox"
+    assert "±" in to_markdown(rows) and r"$\pm$" in to_latex(rows) and to_latex(rows).count(r"\\") == 3
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedceo.cli import main
+
+    monkeypatch.setattr(
+        "sys.argv", ["fedceo", "sweep", str(folder), "--out", str(folder / "out"), "--jobs", "1", "--json"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and [row["experiment"] for row in printed["rows"]] == ["fedavg", "fedprox"]
+    assert {f.name for f in (folder / "out").glob("table.*")} == {"table.csv", "table.md", "table.tex"}

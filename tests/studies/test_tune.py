@@ -1,0 +1,57 @@
+"""Tuning: equal budgets, on validation records, repeatable."""
+
+from pathlib import Path
+
+import pytest
+
+from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
+from fedceo.errors import UsageError
+from fedceo.studies.tune import changed, search_space, tune
+
+TABLE = {
+    "data": {"name": "digits", "clients": 12},
+    "cohort": {"size": 4},
+    "train": {"rounds": 2, "local_epochs": 1, "batch_size": 32},
+    "privacy": {"mechanism": "distributed", "noise_multiplier": 0.1},
+    "method": {"name": "fedprox"},
+    "evaluation": {"every": 1},
+}
+
+
+def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    seen = []
+    tuned = tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: seen.append((score, chosen)))
+    assert len(seen) == 4
+    best = max(seen, key=lambda each: each[0])[1]
+    assert tuned.train.learning_rate == best["train.learning_rate"]
+    assert load_experiment(tmp_path / "tuned.toml") == tuned and "best of 4 trials on validation" in str(tuned.note)
+    again = []
+    tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: again.append((score, chosen)))
+    assert again == seen  # the trials are there, and are read
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
+    experiment = parse_experiment(TABLE | {"method": {"name": name}})
+    for field, values in search_space(experiment).items():
+        for value in values:
+            changed(experiment, {field: value})
+
+
+def test_the_papers_grids() -> None:
+    def strengths(sigma: float) -> list[float]:
+        privacy = {"mechanism": "record", "noise_multiplier": sigma}
+        return search_space(parse_experiment(TABLE | {"method": {"name": "fedceo"}, "privacy": privacy}))[
+            "method.strength"
+        ]
+
+    assert strengths(1.0) == [55, 60, 65, 70, 75, 80, 85, 90, 95, 100]
+    assert (min(strengths(1.5)), max(strengths(1.5))) == (0.1, 10.0)
+    assert (min(strengths(2.0)), max(strengths(2.0))) == (0.01, 1.0)
+
+
+def test_without_validation_records_nothing_is_chosen(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(UsageError, match=r"data.validation: 0"):
+        tune(parse_experiment(TABLE | {"data": {"name": "digits", "clients": 12, "validation": 0.0}}), 2, tmp_path)

@@ -1,0 +1,148 @@
+"""Models read as chains of layers, and the blocks' gradients against autograd's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedceo.models import build_model, parameters_of
+from fedceo.training.blocks import Conv, Linear
+from fedceo.training.chain import NotAChainError, read_chain
+from fedceo.training.per_example import clipped_sum
+from tests.small import SmallConv
+
+
+class Strided(nn.Module):
+    """Strides, padding, pooling before ReLU and after, layers without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(2, 5, 3, stride=2, padding=1)
+        self.two = nn.Conv2d(5, 6, (3, 2), padding=1, bias=False)
+        self.out = nn.Linear(54, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.two(torch.relu(self.one(x))), 2)
+        return self.out(torch.flatten(F.relu(x), 1))
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(108, 7),
+        nn.ReLU(),
+        nn.Linear(7, 4),
+    )
+
+
+@pytest.mark.parametrize("make", [Strided, sequential])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | None) -> None:
+    torch.manual_seed(0)
+    model = make().double()
+    weights = {n: w + 0.1 * torch.randn(3, *w.shape, dtype=w.dtype) for n, w in parameters_of(model).items()}
+    x, y = torch.randn(3, 6, 2, 12, 12, dtype=torch.float64), torch.randint(4, (3, 6))
+    counts = torch.tensor([6, 2, 0])
+    out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
+    losses = read_chain(model, (2, 12, 12)).gradient(weights, x, y, None, counts, clip, out)
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+
+    for k, count in enumerate(counts.tolist()):
+        mine = {name: w[k] for name, w in weights.items()}
+        each = vmap(grad(loss), in_dims=(None, 0, 0))(mine, x[k], y[k])
+        present = (torch.arange(6) < count).double()
+        if clip is None:
+            expected = {n: torch.einsum("b,b...->...", present / max(count, 1), g) for n, g in each.items()}
+        else:
+            expected = clipped_sum(each, present, clip)
+        for name, g in expected.items():
+            assert torch.allclose(out[name][k], g, atol=1e-12), (name, k)
+        if count:
+            mean = F.cross_entropy(functional_call(model, mine, (x[k, :count],)), y[k, :count])
+            assert torch.allclose(losses[k], mean)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("which", ["mlp", "conv"])
+def test_a_record_that_is_not_finite_counts_as_zero(which: str, bad: float) -> None:
+    """And nothing else changes: not the other records' part, not the other client's."""
+    model = build_model("mlp", (1, 4, 4), 3, seed=0) if which == "mlp" else SmallConv()
+    weights = {name: w.expand(2, *w.shape).clone() for name, w in parameters_of(model).items()}
+    torch.manual_seed(1)
+    x, y = torch.randn(2, 4, 1, 4, 4), torch.randint(3, (2, 4))
+    chain = read_chain(model, (1, 4, 4))
+    without, with_ = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    chain.gradient(weights, x, y, None, torch.tensor([3, 4]), 0.5, without)
+    x[0, 3, 0, 1, 1] = bad
+    chain.gradient(weights, x, y, None, torch.tensor([4, 4]), 0.5, with_)
+    for name in weights:
+        assert torch.isfinite(with_[name]).all()
+        assert torch.allclose(with_[name], without[name], atol=1e-6)
+
+
+def test_the_models_here_are_chains() -> None:
+    mlp = read_chain(build_model("mlp", (1, 4, 4), 3, seed=0), (1, 4, 4))
+    assert mlp.blocks == (Linear("input.weight", None, True, True), Linear("hidden.weight", None, False, False))
+    lenet = read_chain(build_model("lenet5", (3, 32, 32), 10, seed=0), (3, 32, 32))
+    assert [type(block) for block in lenet.blocks] == [Conv, Conv, Linear, Linear, Linear]
+    assert all(block.relu and block.pool == 2 for block in lenet.blocks if isinstance(block, Conv))
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.two(x + self.one(x))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.flatten(1)) if x.sum() > 0 else -self.out(x.flatten(1))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.out = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.one(self.one(x.flatten(1)).relu()))
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    model[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Residual(),
+        Branching(),
+        Tied(),
+        hooked(),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Tanh()),
+        nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 3)),
+        nn.Sequential(nn.Conv2d(1, 2, 2, dilation=2), nn.Flatten(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, stride=1), nn.Flatten(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(12, 3)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_other_models_are_not(model: nn.Module) -> None:
+    with pytest.raises(NotAChainError):
+        read_chain(model, (1, 4, 4))

@@ -1,0 +1,259 @@
+"""The batch on a GPU, with its kernels, captured steps and draws of its own, against the loop there."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedceo.models import build_model, parameters_of
+from fedceo.training.batched import BatchedTrainer
+from fedceo.training.chain import Chain, read_chain
+from fedceo.training.loop import LoopTrainer
+from fedceo.training.noise import HAS_TRITON, RecordNoise
+from fedceo.training.schedule import Schedule
+from fedceo.training.work import Place, RecordPrivacy, Weights, Work
+from tests.small import federation
+
+pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
+
+RECORD = RecordPrivacy(clip=0.5, noise_multiplier=1.0)
+SIZES = (90, 41, 130, 7)
+
+
+class Normed(nn.Module):
+    """Goes through torch.func; `asks` makes it wait for the host, which no captured step can."""
+
+    def __init__(self, asks: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(3, 4, 5, stride=3), nn.GroupNorm(2, 4), nn.Linear(400, 5)
+        self.asks = asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.asks:
+            x = x.cpu().to(self.out.weight.device)
+        return self.out(torch.tanh(self.norm(self.conv(x))).flatten(1))
+
+
+def make(which: str) -> nn.Module:
+    torch.manual_seed(0)
+    special = {"generic": Normed, "asking": lambda: Normed(asks=True)}
+    return special[which]() if which in special else build_model(which, (3, 32, 32), 5, seed=0)
+
+
+def place(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> Place:
+    data = federation(SIZES, (3, 32, 32), classes=5)
+    if bad:
+        data.x[data.train[0][:5]] = torch.nan
+    return Place(model.cuda(), data, Schedule(5, randomness), torch.device("cuda"), torch.float32)
+
+
+def starts(model: nn.Module, clients: int) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    return {name: w.cuda() + 0.01 * torch.randn(clients, *w.shape).cuda() for name, w in parameters_of(model).items()}
+
+
+def difference(a: Weights, b: Weights) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def apart(a: Weights, b: Weights, begin: Weights) -> float:
+    """How far a and b are apart, beside how far a is from the beginning."""
+    between, moved = (torch.cat([(a[n] - other[n]).flatten().double() for n in a]).norm() for other in (b, begin))
+    return float(between / moved)
+
+
+def near(which: str) -> float:
+    """How far apart two ways of training may end in float32.
+
+    No two ways of summing agree on which of two values is larger when they are equal to seven digits; a maximum or a
+    ReLU that falls the other way moves a few filters, for the loop in float32 too. Elsewhere rounding is all there is.
+    """
+    return 0.05 if which == "lenet5" else 1e-5
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No TF32, neither in products nor in the loop's convolutions."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def exact_loop(here: Place, begin: Weights, clients: list[int], work: Work) -> tuple[dict[str, Tensor], Tensor]:
+    """What the loop gives in float64, on the same batches, masks and noise."""
+    twin = replace(here, model=deepcopy(here.model).double(), dtype=torch.float64)
+    trained = LoopTrainer(twin).train(begin, clients, 1, work)
+    return {name: w.float() for name, w in trained.weights.items()}, trained.losses.float()
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+@pytest.mark.parametrize("which", ["mlp", "lenet5", "generic", "asking"])
+def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
+    """20 steps of the largest client; unequal sizes, momentum, a proximal term."""
+    model = make(which)
+    here, clients = place(model), [0, 2, 3]
+    work = Work(4, 32, 0.02, momentum=0.5, record=record, proximal=0.1)
+    begin = starts(model, len(clients))
+    trainer = BatchedTrainer(here)
+    batch = trainer.train(begin, clients, 1, work)
+    weights, losses = exact_loop(here, begin, clients, work)
+    assert difference(weights, begin) > 1e-3, "something was learnt"
+    assert apart(weights, batch.weights, begin) < near(which)
+    assert torch.allclose(losses, batch.losses, atol=1e-5 if which != "lenet5" else 1e-3)
+    assert trainer.captured is not None
+    assert (trainer.captured.why_not is None) == (which != "asking")
+    assert isinstance(trainer.program, Chain) == (which in ("mlp", "lenet5"))
+
+
+class Strided(nn.Module):
+    """Strides and padding, no biases, channels that fill no tile, pooling that leaves a margin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 20, 3, stride=2, padding=1, bias=False)
+        self.two = nn.Conv2d(20, 70, 4, padding=2)
+        self.out = nn.Linear(70 * 25, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.two(self.one(x).relu()), 3)
+        return self.out(x.relu().flatten(1))
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("make_model", [lambda: make("lenet5"), Strided], ids=["lenet5", "strided"])
+def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Module], clip: float | None) -> None:
+    """Each parameter's to six digits, but for batches in which a near tie fell the other way: not more than half."""
+    model = make_model().cuda()
+    chain = read_chain(model, (3, 32, 32))
+    counts = torch.tensor([6, 4, 0]).cuda()
+    worst = []
+    for seed in range(7):
+        torch.manual_seed(seed)
+        weights = {n: w + 0.01 * torch.randn(3, *w.shape).cuda() for n, w in parameters_of(model).items()}
+        x, y = torch.randn(3, 16, 3, 32, 32).cuda(), torch.randint(5, (3, 16)).cuda()
+        out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
+        exact = {name: w.double() for name, w in out.items()}
+        losses = chain.fused().gradient(weights, x, y, None, counts, clip, out)
+        twin = {name: w.double() for name, w in weights.items()}
+        expected = chain.gradient(twin, x.double(), y, None, counts, clip, exact)
+        assert torch.allclose(losses, expected.float(), atol=1e-5)
+        worst.append(max(float((out[n] - exact[n]).norm() / exact[n].norm()) for n in out))
+        assert all(bool((g[2] == 0).all()) for g in out.values()), "no record, no gradient"
+    assert sorted(worst)[3] < 1e-5, worst
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_loop_and_batch_agree_in_float64(record: RecordPrivacy | None) -> None:
+    """Without kernels, as where there is no Triton."""
+    model = make("lenet5").double()
+    here = replace(place(model), dtype=torch.float64)
+    work = Work(2, 32, 0.02, momentum=0.5, record=record)
+    begin = {name: w.double() for name, w in starts(model, 2).items()}
+    loop, batch = (trainer(here).train(begin, [0, 3], 1, work) for trainer in (LoopTrainer, BatchedTrainer))
+    assert difference(loop.weights, batch.weights) <= 1e-8
+
+
+def test_captured_steps_serve_later_rounds() -> None:
+    """Other cohorts, other sizes, other rates: the same bits as a trainer that never saw another round."""
+    model = make("lenet5")
+    here = place(model)
+    trainer = BatchedTrainer(here)
+    for round_, clients in enumerate(([0, 1], [2, 3], [0, 1, 2], [1, 3], [0, 1]), start=1):
+        work = Work(1, 32, 0.1 / round_, record=RECORD)
+        begin = starts(model, len(clients))
+        used, fresh = (each.train(begin, clients, round_, work) for each in (trainer, BatchedTrainer(here)))
+        assert difference(used.weights, fresh.weights) == 0
+
+
+def test_a_cohort_trains_in_parts() -> None:
+    model = make("lenet5")
+    here, begin, work = place(model), starts(model, 4), Work(1, 32, 0.05, record=RECORD)
+    whole = BatchedTrainer(here).train(begin, [0, 1, 2, 3], 1, work)
+    parts = BatchedTrainer(here, most_bytes=1).train(begin, [0, 1, 2, 3], 1, work)
+    assert apart(whole.weights, parts.weights, begin) < near("lenet5")
+
+
+@pytest.mark.parametrize("which", ["mlp", "lenet5", "generic"])
+def test_noise_has_the_size_asked_and_never_comes_twice(which: str) -> None:
+    """With a vanishing clip a step is noise alone: clients, steps and rounds must have nothing in common."""
+    model = make(which)
+    here, rate, std = place(model), 0.5, 1.0
+    begin = {name: w.expand(2, *w.shape) for name, w in parameters_of(model).items()}
+    record = RecordPrivacy(clip=1e-4, noise_multiplier=std / 1e-4)
+
+    def moved(epochs: int, round_: int) -> Tensor:
+        after = BatchedTrainer(here).train(begin, [0, 2], round_, Work(epochs, 1000, rate, record=record)).weights
+        return torch.cat([(after[name] - w).flatten(1) for name, w in begin.items()], 1).double().cpu()
+
+    one, two, other = moved(1, 1), moved(2, 1), moved(1, 2)
+    sizes = torch.tensor([[SIZES[0]], [SIZES[2]]])
+    draws = torch.cat([one, two - one, other]) * torch.cat([sizes] * 3) / (rate * std)
+    entries = draws.shape[1]
+    assert (draws.mean(1).abs() < 5 / entries**0.5).all()
+    assert torch.allclose(draws.std(1), torch.ones(6, dtype=torch.float64), atol=5 / (2 * entries) ** 0.5 + 1e-3)
+    assert torch.allclose(
+        draws.pow(4).mean(1), torch.full((6,), 3.0, dtype=torch.float64), atol=5 * (96 / entries) ** 0.5
+    )
+    assert (torch.corrcoef(draws).fill_diagonal_(0).abs() < 5 / entries**0.5).all()
+
+
+def test_noise_is_philox_and_box_muller() -> None:
+    """Against Philox 4x32-10 written out, for some entries of two clients and two steps."""
+
+    def philox(key: int, block: int, step: int) -> list[int]:
+        k, c, low = [key % 2**32, key >> 32], [block, step, 0, 0], 2**32 - 1
+        for _ in range(10):
+            a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
+            k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
+        return c
+
+    assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
+    noise = RecordNoise(Schedule(1), 3, [4, 9], torch.device("cuda"), torch.float32)
+    assert noise.keys is not None
+    for step in (0, 7):
+        drawn = noise.draw(step, 5000).cpu()
+        for k, entry in ((0, 0), (1, 0), (0, 300), (1, 700), (0, 999), (1, 1024), (0, 4321)):
+            part, lane = divmod(entry % 1024, 256)
+            words = philox(int(noise.keys[k]), entry // 1024 * 256 + lane, step)
+            u, v = ((words[part // 2 * 2] + 0.5) / 2**32, words[part // 2 * 2 + 1] / 2**32)
+            expected = np.sqrt(-2 * np.log(u)) * (np.sin if part % 2 else np.cos)(2 * np.pi * v)
+            assert float(drawn[k, entry]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_bad_record_switches_no_noise_off() -> None:
+    model = make("lenet5")
+    begin = starts(model, 2)
+    here = place(model, bad=True)
+    work = Work(1, 32, 0.1, record=RECORD)
+    trained = BatchedTrainer(here).train(begin, [0, 2], 1, work).weights
+    for name, w in begin.items():
+        assert torch.isfinite(trained[name]).all()
+        assert float((trained[name] != w).double().mean()) > 0.999
+    assert apart(exact_loop(here, begin, [0, 2], work)[0], trained, begin) < near("lenet5")
+
+
+def test_system_randomness_never_repeats_and_a_seed_does() -> None:
+    model = make("mlp")
+    begin, work = starts(model, 2), Work(1, 32, 0.1, record=RECORD)
+    for randomness, same in (("seeded", True), ("system", False)):
+        here = place(model, randomness)
+        one, two = (BatchedTrainer(here).train(begin, [0, 1], 1, work).weights for _ in range(2))
+        assert (difference(one, two) == 0) == same
+
+
+def test_tf32_is_near() -> None:
+    """Where torch's switch allows it; near ties fall otherwise more often then."""
+    model = make("lenet5")
+    here, begin, work = place(model), starts(model, 2), Work(1, 64, 0.05)
+    trainer = BatchedTrainer(here)
+    exact = trainer.train(begin, [0, 2], 1, work).weights
+    torch.set_float32_matmul_precision("high")
+    try:
+        rounded = trainer.train(begin, [0, 2], 1, work).weights
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert 0 < apart(exact, rounded, begin) < 0.2
