@@ -1,0 +1,84 @@
+"""What methods ask of local training beside plain SGD: the loop and the batch agree on all of it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedceo.models import build_model, parameters_of
+from fedceo.training.batched import BatchedTrainer
+from fedceo.training.loop import LoopTrainer
+from fedceo.training.noise import HAS_TRITON
+from fedceo.training.schedule import Schedule
+from fedceo.training.work import ALL_RECORDS, Place, RecordPrivacy, Work
+from tests.small import SIZES, SmallConv, federation
+
+
+class Normed(nn.Module):
+    """No chain of known layers, so that it goes through torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.tanh(self.norm(self.conv(x))).flatten(1))
+
+
+MODELS = {"chain": SmallConv, "torch.func": Normed, "masked": lambda: build_model("mlp", (1, 4, 4), 3, 0)}
+PLAIN = Work(2, 4, 0.1, 0.5)
+
+
+def works(head: frozenset[str], body: frozenset[str]) -> dict[str, Work]:
+    return {
+        "proximal": replace(PLAIN, proximal=0.5),
+        "outside": replace(PLAIN, outside=0.5, outside_radius=0.05),
+        "radius": replace(PLAIN, radius=0.05),
+        "ascent": replace(PLAIN, ascent=0.1),
+        "ascent of some": replace(PLAIN, ascent=0.1, only=body),
+        "head": replace(PLAIN, only=head, phase=1),
+        "body": replace(PLAIN, only=body),
+        "one step": replace(PLAIN, steps=1, learning_rate=1.0, momentum=0.0),
+        "all records": replace(PLAIN, batch_size=ALL_RECORDS),
+    }
+
+
+NAMES = tuple(works(frozenset(), frozenset()))
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU")
+    ),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("record", [None, RecordPrivacy(0.5, 0.3)], ids=["plain", "record"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", MODELS)
+def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, device: str) -> None:
+    torch.manual_seed(0)
+    exact = device == "cpu"
+    kind, module = torch.float64 if exact else torch.float32, MODELS[model]()
+    place = Place(module.to(device, kind), federation(), Schedule(3), torch.device(device), kind)
+    weights = parameters_of(place.model)
+    last = list(weights)[-1].split(".")[0]
+    head = frozenset(each for each in weights if each.split(".")[0] == last)
+    work = replace(works(head, frozenset(weights) - head)[name], record=record)
+    starts = {each: w.expand(len(SIZES), *w.shape).clone() for each, w in weights.items()}
+    one, other = (
+        kind_of(place).train(starts, range(len(SIZES)), 2, work).weights for kind_of in (LoopTrainer, BatchedTrainer)
+    )
+    for each, w in one.items():
+        assert torch.allclose(w, other[each], atol=1e-9 if exact else 1e-4), each
+        if work.only is not None and each not in work.only:
+            assert torch.equal(w, starts[each]) and torch.equal(other[each], starts[each])
+    assert any(not torch.equal(w, starts[each]) for each, w in one.items())
+
+
+def test_phases_of_a_round_have_batches_of_their_own() -> None:
+    place = Place(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    first, second = (place.plan(0, 1, replace(PLAIN, phase=phase))[0] for phase in (0, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, place.plan(0, 1, PLAIN)[0])
