@@ -4,8 +4,8 @@
 
 LeNet-5, record-level DP-SGD at sigma = 2, N = 100 clients of 400 records, K = 10, E = 30, B = 64, momentum 0.5,
 evaluation every 5 rounds. First UDP-FedAvg and FedCEO (300 rounds each, TF32) one after the other, alone on the
-machine: their seconds are the ones to quote. Then UDP-FedAvg with other seeds, without TF32, and at learning rate 0.1, all at
-once: only their accuracies count. About ten minutes on one H200.
+machine: their seconds are the ones to quote. Then UDP-FedAvg with other seeds, without TF32, and at learning rate 0.1,
+all at once: only their accuracies count. About ten minutes on one H200.
 """
 
 import argparse
