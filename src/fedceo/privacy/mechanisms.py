@@ -99,6 +99,9 @@ class Mechanism:
 
     def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
         """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
+        if self.kind in ("none", "record") and self.step == 1.0:
+            uploads, nonfinite = replace_nonfinite(trained, starts)
+            return Stack(uploads, tuple(clients), sizes, nonfinite)
         updates = {name: trained[name] - start for name, start in starts.items()}
         updates, nonfinite = zero_nonfinite(updates)
         unclipped = None
@@ -149,12 +152,18 @@ class Mechanism:
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
     """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
-    sums = torch.stack([flat(u).sum(1) for u in updates.values()])
+    return replace_nonfinite(updates, {})
+
+
+def replace_nonfinite(stack: Weights, others: Weights) -> tuple[dict[str, Tensor], int]:
+    """Models with a NaN or Inf anywhere give way to others, or to zero, as a whole, and how many there were."""
+    sums = torch.stack([flat(u).sum(1) for u in stack.values()])
     if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
-        return dict(updates), 0
-    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in updates.values()]).all(0)
-    keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
-    return {name: torch.where(keep[name], u, 0.0) for name, u in updates.items()}, int((~finite).sum())
+        return dict(stack), 0
+    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in stack.values()]).all(0)
+    keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in stack.items()}
+    kept = {name: torch.where(keep[name], u, others.get(name, 0.0)) for name, u in stack.items()}
+    return kept, int((~finite).sum())
 
 
 def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:

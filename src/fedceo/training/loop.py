@@ -72,7 +72,7 @@ class LoopTrainer:
         start = {name: w.to(place.device, place.dtype) for name, w in start.items()}
         weights = {name: w.clone() for name, w in start.items()}
         size = sum(w.numel() for w in weights.values())
-        momenta = {name: torch.zeros_like(w) for name, w in weights.items()}
+        momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum or work.ascent else {}
         noised = momenta
         losses = []
         model.train()
@@ -98,8 +98,9 @@ class LoopTrainer:
                     noised = gradients
                 gradients = _with_terms(gradients, weights, start, work)
                 for name, w in weights.items():
-                    momenta[name].mul_(work.momentum).add_(gradients[name])
-                    w.sub_(momenta[name], alpha=work.learning_rate)
+                    if work.momentum:
+                        gradients[name] = momenta[name].mul_(work.momentum).add_(gradients[name])
+                    w.sub_(gradients[name], alpha=work.learning_rate)
                 if work.radius is not None:
                     weights = _put_back(weights, start, work.radius)
                 losses.append(loss)
