@@ -19,8 +19,8 @@ from peers.work import Setting, build, save_setting
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 TOLERANCE = 3e-2
-"""How far two contenders' weights may be apart, in units of how far training moved them. Rounding alone makes a hundredth
-now and then, where it turns a ReLU or a pooling; another order of batches makes some tenths."""
+"""How far two contenders' weights may be apart, in units of how far training moved them. Rounding alone makes a
+hundredth now and then, where it turns a ReLU or a pooling; another order of batches makes some tenths."""
 
 CNN = Setting("pfl's CNN", "cnn", clients=1000, cohort=50, records=50, batch=10, rate=0.1, rounds=4)
 RECORD = Setting(
