@@ -315,6 +315,12 @@ def test_what_is_right_passes_ten_times(name: str) -> None:
         assert not report.refuted, report
 
 
+@pytest.mark.parametrize("mechanism", ["distributed", "central"])
+@pytest.mark.parametrize("clipping", ["per_layer", "adaptive"])
+def test_every_way_of_clipping_keeps_its_word(clipping: str, mechanism: str) -> None:
+    assert not audit(simulation(mechanism, clipping=clipping), rounds=40, seed=1).refuted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_keeps_its_word(name: str) -> None:

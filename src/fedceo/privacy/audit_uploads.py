@@ -65,6 +65,8 @@ class UploadAudit:
 
     def __init__(self, simulation: "Simulation", rounds: Iterator[int], rng: np.random.Generator) -> None:
         """rounds: round numbers for the mechanism, each used once."""
+        from fedceo.simulation.rounds import noises
+
         self._simulation, self._rounds, self._rng = simulation, rounds, rng
         self._mechanism, self._method = simulation.mechanism, simulation.method
         self._central = simulation.experiment.privacy.mechanism == "central"
@@ -72,7 +74,8 @@ class UploadAudit:
         # as the experiment says and the accounting believes, whatever the mechanism was told
         privacy = simulation.experiment.privacy
         shares = 1 if self._central else privacy.min_reports or len(self._clients)
-        self._clip, self._std = privacy.clip, simulation.noise_multiplier * privacy.clip / shares**0.5
+        z, _ = noises(simulation.experiment, simulation.noise_multiplier)
+        self._clip, self._std = privacy.clip, z * privacy.clip / shares**0.5
         self._shared = self._what_is_sent()
         self._canaries = Canaries([w.numel() for w in self._shared.values()], len(self._clients), rng)
         self._calendar = self._rounds_of_a_run()

@@ -207,10 +207,20 @@ class _Sender:
             trained[name] = start + torch.from_numpy(part).to(start).view(start.shape)
             first += part.shape[1]
         really_sent = _rows(trained) - _rows(starts)  # rounded to the model's precision
-        signals = really_sent * np.minimum(1.0, self.clip / np.linalg.norm(really_sent, axis=1))[:, None]
+        signals = self._clipped(really_sent)
         if self.mechanism.kind == "central":
             signals = signals.sum(0, keepdims=True)
         return signals, self._upload(starts, trained, round_) - signals
+
+    def _clipped(self, updates: Floats) -> Floats:
+        """By a second implementation: the whole update, or each of m tensors to the clip over sqrt(m)."""
+        ends, bound = [0, updates.shape[1]], self.clip
+        if self.mechanism.clipping == "per_layer":
+            ends = [0, *np.cumsum([w.numel() for w in self.weights.values()]).tolist()]
+            bound = self.clip / math.sqrt(len(self.weights))
+        parts = [updates[:, a:b] for a, b in itertools.pairwise(ends)]
+        factors = [np.minimum(1.0, bound / np.linalg.norm(part, axis=1))[:, None] for part in parts]
+        return np.concatenate([part * factor for part, factor in zip(parts, factors, strict=True)], 1)
 
     def from_ones(self, round_: int) -> Floats:
         """Uploads, (rows, D), of zero updates from weights of 1.0."""

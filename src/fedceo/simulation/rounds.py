@@ -190,10 +190,7 @@ class Simulation:
 
     def _mechanism(self) -> Mechanism:
         privacy, cohort = self.experiment.privacy, self.experiment.cohort
-        noise_multiplier, count_noise = self.noise_multiplier, 0.0
-        if privacy.clipping == "adaptive":
-            count_noise = privacy.count_noise or max(cohort.size / 20, 2 * self.noise_multiplier)
-            noise_multiplier = noise_beside_count(self.noise_multiplier, count_noise)
+        noise_multiplier, count_noise = noises(self.experiment, self.noise_multiplier)
         return Mechanism(
             kind=privacy.mechanism,
             clip=privacy.clip,
@@ -222,6 +219,14 @@ class Simulation:
             select_layers(parameters_of(self.model), layers)
         except ValueError as error:
             raise UsageError(f"method.layers: {error}") from None
+
+
+def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
+    """z of the updates and sigma_b of the counts that together make the noise multiplier of the plan."""
+    if experiment.privacy.clipping != "adaptive":
+        return noise_multiplier, 0.0
+    count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)
+    return noise_beside_count(noise_multiplier, count_noise), count_noise
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
