@@ -93,6 +93,11 @@ class Centaur(Local):
     """Whether a client goes on with its last layer from round to round, or begins anew."""
     personal: Literal["head", "none"] = "head"
     """none: nothing is personal, which is FedAvg if head_epochs is 0."""
+    initialisation: Literal["random", "power"] = "random"
+    """power: the first `power_rounds` rounds train nothing; they are steps of a private power method for the directions
+    in which class means differ, clipped, noised and counted like any round, and the first layer begins with these."""
+    power_rounds: Count = 5
+    """Of initialisation "power"."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * (self.head_epochs + epochs)

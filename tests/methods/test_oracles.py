@@ -354,3 +354,52 @@ def test_jain_finds_the_shared_subspace(sigma: float, most: float) -> None:
     assert distance < most
     residual = users[0].y - users[0].x @ found @ fit_user(users[0], found)
     assert float(residual.norm() / users[0].y.norm()) < most + 0.1
+
+
+# CENTAUR's private power method
+
+
+def flat_records(client: int) -> tuple[Tensor, Tensor]:
+    data = federation()
+    places = data.train[client]
+    return data.inputs(data.x[places].double(), torch.float64).flatten(1), data.y[places]
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central"])
+def test_power_rounds_find_the_directions_in_which_class_means_differ(mechanism: str) -> None:
+    spread = torch.zeros(16, 16, dtype=torch.float64)
+    for client in range(len(SIZES)):
+        x, y = flat_records(client)
+        for label in y.unique():
+            away = x[y == label].mean(0) - x.mean(0)
+            spread += (y == label).double().mean() * torch.outer(away, away) / len(SIZES)
+    top = torch.linalg.eigh(spread).eigenvectors[:, -2:]
+    data = federation()
+    data = type(data)(**{**data.__dict__, "x": data.x.double(), "test_x": data.test_x.double()})
+    method = {"name": "centaur", "initialisation": "power", "power_rounds": 25}
+    sections = {"train": {"rounds": 25}, "privacy": {"mechanism": mechanism, "clip": 1e6}}
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(16, 5, bias=False), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+    )
+    found = fedceo.run(table(method, **sections), data=data, model=module)
+    rows = found.weights["1.weight"]
+    assert torch.allclose(rows @ rows.T, rows[0].norm() ** 2 * torch.eye(5, dtype=rows.dtype), atol=1e-9)
+    basis = rows.T / rows[0].norm()
+    assert float((top - basis @ (basis.T @ top)).norm()) < 1e-4
+    assert all(record["initialisation"] for record in found.history)
+    assert len(found.ledger.entries) == 25  # counted like any round
+
+
+def test_power_rounds_are_noised_and_refused_where_they_cannot_be() -> None:
+    from fedceo.errors import UsageError
+
+    method = {"name": "centaur", "initialisation": "power"}
+    with pytest.raises(UsageError, match="needs a model whose first layer is linear"):
+        run(method)
+    with pytest.raises(UsageError, match="statistics that record privacy does not cover"):
+        run(method, privacy={"mechanism": "record", "noise_multiplier": 1.0})
+    digits = {"data": {"name": "digits", "clients": 20}, "cohort": {"size": 10}, "method": method}
+    noisy = {"mechanism": "distributed", "noise_multiplier": 0.1, "clip": 2.0}
+    learnt = fedceo.run(digits | {"privacy": noisy, "train": {"rounds": 15, "local_epochs": 2, "batch_size": 16}})
+    assert learnt.result["accuracy"]["personal_accuracy_last"] > 0.4

@@ -73,6 +73,12 @@ class FedAvg:
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         return repeat(state.weights, len(clients))
 
+    def measures(self, round_: int) -> bool:
+        return False
+
+    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        raise NotImplementedError("asked only where `measures` says so")
+
     def phases(self, work: Work) -> Sequence[Work]:
         return (work,)
 

@@ -101,6 +101,12 @@ class Method(Protocol):
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """The model that each client of the cohort trains from, personal parts included: name -> (K, ...)."""
 
+    def measures(self, round_: int) -> bool:
+        """Whether clients send statistics of their records in the round instead of training."""
+
+    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """One client's statistics, from its records x (n, *shape) and labels y (n,); they are clipped and noised."""
+
     def phases(self, work: Work) -> Sequence[Work]:
         """What a client does in a round, one after another."""
 

@@ -33,6 +33,23 @@ class Centaur(FedAvg):
         kept = state.personal if self.settings.persist_heads else {}
         return repeat(state.weights, len(clients)) | _own(state, clients, self.head, kept)
 
+    def measures(self, round_: int) -> bool:
+        return self.settings.initialisation == "power" and round_ <= self.settings.power_rounds
+
+    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """A step of the power method: B V for the spread B of a client's class means, never formed, and V = W'.
+
+        B = sum over classes c of n_c/n (m_c - m)(m_c - m)', with means m_c of the client's records of class c.
+        """
+        name, first = next(iter(state.weights.items()))
+        records = x.flatten(1)
+        centred = records - records.mean(0)
+        shares = torch.nn.functional.one_hot(y).to(records.dtype)
+        counts = shares.sum(0).clamp_min(1)
+        means = shares.T @ centred / counts[:, None]
+        spread = counts[:, None] / len(y) * means
+        return {name: (first @ means.T) @ spread}
+
     def personal_clients(self, state: State) -> Sequence[int] | None:
         return sorted(state.personal) if self.head else None
 
@@ -52,6 +69,16 @@ class Centaur(FedAvg):
             return (body,)
         epochs, rate = self.settings.head_epochs, self.settings.head_learning_rate
         return replace(work, epochs=epochs, learning_rate=rate, only=self.head, proximal=0.0), replace(body, phase=1)
+
+    def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
+        if not self.measures(round_):
+            return super().aggregate(state, uploads, round_)
+        ((name, mean),) = uploads.mean().items()
+        basis = torch.linalg.qr(mean.T).Q.T  # rows: directions, as many as the layer has units or inputs
+        size = state.weights[name].norm(dim=1).mean()
+        rows = state.weights[name].clone()
+        rows[: len(basis)] = size * basis
+        return State(state.weights | {name: rows}, state.personal, state.server), {"initialisation": True}
 
     def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
         return Contribution(

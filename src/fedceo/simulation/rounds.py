@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD
+from fedceo.method_settings import PPSGD, Centaur
 from fedceo.methods import State, make_method
+from fedceo.methods.method import Contribution
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Mechanism, Uploads
@@ -53,7 +54,7 @@ class Simulation:
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
         self._check(federation)
-        place = Place(self.model, federation, self.schedule, self.device, dtype)
+        self.place = place = Place(self.model, federation, self.schedule, self.device, dtype)
         train = experiment.train
         self.engine = choose_engine(place, train.engine)
         self.trainer = make_trainer(place, self.engine)
@@ -136,18 +137,33 @@ class Simulation:
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
         t, clients = entry.round, entry.reported
-        passes: list[Weights] = [self.method.starts(self.state, clients, t)]
         mean_loss = None
-        for work in self.phases(t):
-            trained, mean_loss = self._phase(passes[-1], entry, work)
-            passes.append(trained)
-        sent = self.method.contribution(self.state, clients, passes)
+        if self.method.measures(t):
+            sent = self._measured(entry)
+        else:
+            passes: list[Weights] = [self.method.starts(self.state, clients, t)]
+            for work in self.phases(t):
+                trained, mean_loss = self._phase(passes[-1], entry, work)
+                passes.append(trained)
+            sent = self.method.contribution(self.state, clients, passes)
         for k, client in enumerate(clients if sent.personal else ()):
             self.state.personal[client] = {name: w[k].clone() for name, w in sent.personal.items()}
         if self.experiment.privacy.mechanism == "central":
             shared = {name: self.state.weights[name] for name in sent.start}
+            if self.method.measures(t):  # statistics are sums of their own, not changes of the model
+                shared = {name: torch.zeros_like(w) for name, w in shared.items()}
             return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
         return self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t), mean_loss
+
+    def _measured(self, entry: Entry) -> Contribution:
+        """Statistics in the place of updates; those at their cap send zeros."""
+        found = []
+        for client in entry.reported:
+            x, y = self.place.records(self.federation.train[client].to(self.device))
+            each = self.method.statistics(self.state, x, y)
+            found.append(each if client in entry.own else {name: torch.zeros_like(s) for name, s in each.items()})
+        sent = {name: torch.stack([each[name] for each in found]) for name in found[0]}
+        return Contribution({name: torch.zeros_like(s) for name, s in sent.items()}, sent)
 
     def _phase(self, starts: Weights, entry: Entry, work: Work) -> tuple[Weights, float | None]:
         """One phase of those who send something of their own; the others stay where they are."""
@@ -214,7 +230,14 @@ class Simulation:
             raise UsageError(f"data: client {int(federation.sizes.argmin())} has no records to train on")
         if len(federation.test_y) == 0:
             raise UsageError("data: there are no test records")
-        layers = getattr(self.experiment.method, "layers", "all")
+        method = self.experiment.method
+        if isinstance(method, Centaur) and method.initialisation == "power":
+            if self.experiment.privacy.mechanism == "record":
+                raise UsageError('method.initialisation: "power" sends statistics that record privacy does not cover')
+            first = next(iter(parameters_of(self.model).values()))
+            if first.ndim != 2 or federation.x.dtype == torch.int32:
+                raise UsageError('method.initialisation: "power" needs a model whose first layer is linear')
+        layers = getattr(method, "layers", "all")
         try:
             select_layers(parameters_of(self.model), layers)
         except ValueError as error:
