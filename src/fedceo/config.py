@@ -180,6 +180,14 @@ class Checkpoint(Section):
     """Rounds between checkpoints."""
 
 
+class Record(Section):
+    every: Count | None = None
+    """Rounds between recordings of the cohort's models, for `fedceo report`; a multiple of method.interval shows the
+    smoothings. Left out: none. Recordings hold models before noise: guard them as you guard the data."""
+    layers: str | list[str] = "all"
+    """Whose weights are recorded: "all", "last N", or a list of names."""
+
+
 class Experiment(Section):
     """A federation, a model, a method and a privacy setting."""
 
@@ -195,6 +203,7 @@ class Experiment(Section):
     method: Method
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
+    record: Record = Record()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -224,6 +233,8 @@ class Experiment(Section):
                 raise ValueError('method "fedceo" needs train.weighting "equal"')
             if self.train.server_optimizer != "sgd":
                 raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
+        if self.record.every is not None and self.privacy.mechanism == "central":
+            raise ValueError('record.every: records single uploads, which mechanism "central" does not release')
         if self.privacy.min_reports is not None and self.privacy.min_reports > self.cohort.size:
             raise ValueError(f"privacy.min_reports is {self.privacy.min_reports}, more than cohort.size")
         if self.privacy.min_reports is not None and self.privacy.mechanism != "distributed":

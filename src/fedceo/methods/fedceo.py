@@ -52,18 +52,18 @@ class FedCEO(FedAvg):
         about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if self._is_scheduled else {})
         if self.settings.restart == "mean":
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
-            return State(self._smooth([uploads.mean()], round_, clients)[0]), about
+            return State(self.smooth([uploads.mean()], round_, clients)[0]), about
         assert isinstance(uploads, Stack)
-        smoothed = self._smooth(uploads.weights, round_, len(uploads.clients))
+        smoothed = self.smooth(uploads.weights, round_, len(uploads.clients))
         uploads = replace(uploads, weights=smoothed)
         return State(uploads.mean(), self._remember(stored, uploads, always=True)), about
 
-    def _smooth(self, models: Any, round_: int, clients: float) -> Any:
+    def smooth(self, models: Any, round_: int, clients: float) -> Any:
         """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
         tensors = fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
         smoothed = {
-            name: truncated_tsvd(w, self._threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
+            name: truncated_tsvd(w, self.threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
         }
         return unfold(smoothed, models)
 
@@ -71,7 +71,7 @@ class FedCEO(FedAvg):
     def _is_scheduled(self) -> bool:
         return self.settings.threshold == "scheduled"
 
-    def _threshold(self, shape: Sequence[int], clients: float, round_: int) -> float:
+    def threshold(self, shape: Sequence[int], clients: float, round_: int) -> float:
         """For a (d, h, K) tensor; noise alone has singular values up to s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
         if self._is_scheduled:
             return self._scheduled(round_)

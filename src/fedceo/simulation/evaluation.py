@@ -32,12 +32,10 @@ class Evaluator:
         """
         data = self.federation
         hits, loss = self._run(weights, data.test_x, data.test_y)
-        counts = torch.bincount(data.test_y, minlength=data.classes).tolist()
-        per_class = torch.bincount(data.test_y[hits], minlength=data.classes).tolist()
         out: dict[str, Any] = {
             "test_accuracy": int(hits.sum()) / len(hits),
             "test_loss": loss,
-            "test_accuracy_per_class": [h / c if c else None for h, c in zip(per_class, counts, strict=True)],
+            "test_accuracy_per_class": self._by_class(hits),
             "validation_accuracy": None,
             "validation_loss": None,
         }
@@ -45,6 +43,10 @@ class Evaluator:
             hits, loss = self._run(weights, data.x[data.validation], data.y[data.validation])
             out |= {"validation_accuracy": int(hits.sum()) / len(hits), "validation_loss": loss}
         return out
+
+    def per_class(self, weights: Mapping[str, Tensor]) -> list[float | None]:
+        """Accuracy on the public test records of each class, None for a class without any."""
+        return self._by_class(self._run(weights, self.federation.test_x, self.federation.test_y)[0])
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
         """local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
@@ -64,6 +66,12 @@ class Evaluator:
             "local_accuracy": sum(local) / len(local) if local else None,
             "personal_accuracy": sum(everywhere) / len(everywhere) if everywhere else None,
         }
+
+    def _by_class(self, hits: Tensor) -> list[float | None]:
+        labels, classes = self.federation.test_y, self.federation.classes
+        counts = torch.bincount(labels, minlength=classes).tolist()
+        right = torch.bincount(labels[hits], minlength=classes).tolist()
+        return [h / c if c else None for h, c in zip(right, counts, strict=True)]
 
     @torch.no_grad()
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:

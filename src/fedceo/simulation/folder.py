@@ -6,6 +6,7 @@ ledger.jsonl            one line a round, written before anything of the round i
 checkpoint.safetensors  the last state, with the round and what else is needed to go on
 model.safetensors       the trained global model, once finished
 result.json             the summary, once finished
+records/                the cohort's models of a few rounds, where [record] asks for them
 """
 
 import json
@@ -21,6 +22,7 @@ from fedceo.config import Experiment, load_experiment, to_toml
 from fedceo.errors import UsageError
 from fedceo.methods import State
 from fedceo.privacy.ledger import Entry, Ledger
+from fedceo.simulation.recording import Recording
 
 BEGINNING = ("checkpoint.safetensors", "experiment.toml")
 """What a run that was killed while it began may leave behind."""
@@ -124,6 +126,16 @@ class RunFolder:
     def save_result(self, result: dict[str, Any]) -> None:
         write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
+    def save_recording(self, recording: Recording) -> None:
+        tensors, about = recording.flatten()
+        (self.path / "records").mkdir(exist_ok=True)
+        path = self.path / "records" / f"round-{recording.round:05}.safetensors"
+        write_whole(path, save(tensors, {"about": json.dumps(about)}))
+
+    def recordings(self) -> list[Path]:
+        """The files of recorded rounds, in order."""
+        return sorted((self.path / "records").glob("round-*.safetensors"))
+
     def result(self) -> dict[str, Any]:
         result: dict[str, Any] = json.loads((self.path / "result.json").read_text())
         return result
@@ -136,6 +148,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: cut short or not a safetensors file ({error})") from None
+
+
+def read_recording(path: Path) -> Recording:
+    """One recorded round."""
+    tensors, metadata = read_tensors(path)
+    if "about" not in metadata:
+        raise UsageError(f"{path}: not a recording of a round")
+    return Recording.unflatten(tensors, json.loads(metadata["about"]))
 
 
 def write_whole(path: Path, content: bytes) -> None:

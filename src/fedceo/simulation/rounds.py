@@ -6,7 +6,7 @@ while simulation.round < experiment.train.rounds:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Mechanism, Uploads
 from fedceo.simulation.evaluation import Evaluator
+from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
 from fedceo.training.engine import choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
@@ -66,6 +67,7 @@ class Simulation:
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
+        self.on_recording: Callable[[Recording], None] | None = None
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
 
@@ -153,7 +155,11 @@ class Simulation:
             if self.method.measures(t):  # statistics are sums of their own, not changes of the model
                 shared = {name: torch.zeros_like(w) for name, w in shared.items()}
             return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
-        return self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t), mean_loss
+        uploads = self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t)
+        every = self.experiment.record.every
+        if self.on_recording is not None and every is not None and t % every == 0:
+            self.on_recording(record_round(self, sent.trained, uploads, t))
+        return uploads, mean_loss
 
     def _measured(self, entry: Entry) -> Contribution:
         """Statistics in the place of updates; those at their cap send zeros."""
@@ -162,6 +168,9 @@ class Simulation:
             x, y = self.place.records(self.federation.train[client].to(self.device))
             each = self.method.statistics(self.state, x, y)
             found.append(each if client in entry.own else {name: torch.zeros_like(s) for name, s in each.items()})
+        if not found:  # central noise is released all the same
+            found_nothing = {name: w.new_zeros(0, *w.shape) for name, w in list(self.state.weights.items())[:1]}
+            return Contribution(found_nothing, found_nothing)
         sent = {name: torch.stack([each[name] for each in found]) for name in found[0]}
         return Contribution({name: torch.zeros_like(s) for name, s in sent.items()}, sent)
 
@@ -237,11 +246,11 @@ class Simulation:
             first = next(iter(parameters_of(self.model).values()))
             if first.ndim != 2 or federation.x.dtype == torch.int32:
                 raise UsageError('method.initialisation: "power" needs a model whose first layer is linear')
-        layers = getattr(method, "layers", "all")
-        try:
-            select_layers(parameters_of(self.model), layers)
-        except ValueError as error:
-            raise UsageError(f"method.layers: {error}") from None
+        for name, section in (("method", method), ("record", self.experiment.record)):
+            try:
+                select_layers(parameters_of(self.model), getattr(section, "layers", "all"))
+            except ValueError as error:
+                raise UsageError(f"{name}.layers: {error}") from None
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:

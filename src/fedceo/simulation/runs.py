@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fedceo import __version__
 from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.errors import UsageError
@@ -189,6 +190,8 @@ def _carry_on(
     entry, ended = _next(simulation, budget)
     # rounds after the checkpoint that a seed repeats are in the ledger already
     written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
+    if folder is not None:
+        simulation.on_recording = folder.save_recording
     stopped = False
     while entry is not None and not stopped:
         if folder is not None and len(simulation.ledger.entries) >= written:
@@ -277,5 +280,5 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
         "classes": data.classes,
         "engine": simulation.engine,
         "device": str(simulation.device),
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }

@@ -1,0 +1,99 @@
+"""What lies beside a run's own files: an audit in audit.json, attacks in the folder `attack`."""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedceo.errors import UsageError
+from fedceo.report.loading import LoadedRun, read_json
+
+CHECK_COLUMNS = {"check": "check", "measured": "measured", "expected": "expected", "passed": "passed"}
+VIEW_COLUMNS = {
+    "view": "view",
+    "observer": "observer",
+    "verdict": "verdict",
+    "scores": "scores",
+    "claim": "mu claimed",
+    "bound": "mu at least (95 %)",
+    "epsilon_claimed": "epsilon of the run claimed",
+    "epsilon_run": "at least",
+}
+ATTACK_COLUMNS = {
+    "name": "row",
+    "holds": "the attacker holds",
+    "psnr": "PSNR, dB",
+    "over_constant": "over the best single colour, dB",
+    "ssim": "SSIM",
+    "mse": "MSE",
+    "label_hit": "label hit",
+}
+LARGEST_PICTURE = 2_000_000
+"""Bytes of a picture file that is taken into the page."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image inside the page: its data URI and what it shows."""
+
+    source: str
+    caption: str
+
+
+def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
+    """What `fedceo privacy audit --json` printed, where it is kept as audit.json in the run's folder."""
+    for run in runs:
+        path = run.path / "audit.json"
+        if not path.exists():
+            continue
+        audit = read_json(path)
+        if not isinstance(audit, dict) or not {"refuted", "findings", "views"} <= audit.keys():
+            raise UsageError(f"{path}: not what fedceo privacy audit --json prints")
+        yield {
+            "name": run.name,
+            "refuted": audit["refuted"],
+            "checks_head": CHECK_COLUMNS.values(),
+            "checks": _cells(audit["findings"], CHECK_COLUMNS),
+            "views_head": VIEW_COLUMNS.values(),
+            "views": _cells(audit["views"], VIEW_COLUMNS),
+        }
+
+
+def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
+    """What `fedceo attack --out RUN/attack` left: each attack.json and the picture grids beside it."""
+    for run in runs:
+        for path in sorted((run.path / "attack").rglob("attack.json")):
+            attack = read_json(path)
+            if not isinstance(attack, dict) or not isinstance(attack.get("rows"), list):
+                raise UsageError(f"{path}: not what fedceo attack writes")
+            within = path.parent.relative_to(run.path / "attack").as_posix()
+            name = f"{run.name}, {attack.get('attack', 'attack')}" + (f", {within}" if within != "." else "")
+            yield {
+                "name": name,
+                "head": ATTACK_COLUMNS.values(),
+                "rows": _cells(attack["rows"], ATTACK_COLUMNS),
+                "pictures": [
+                    Picture(data_uri(file.read_bytes(), "image/png"), f"Reconstructions, {file.stem}: {name}")
+                    for file in sorted(path.parent.glob("*.png"))
+                    if file.stat().st_size <= LARGEST_PICTURE
+                ],
+            }
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def number(value: Any) -> str:
+    """A value of a table as text; an estimate, {"value", "low", "high"}, with its interval."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        between = f" ({number(value['low'])} to {number(value['high'])})" if value.get("low") is not None else ""
+        return number(value.get("value")) + between
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[list[str]]:
+    """The named fields of each row as text."""
+    return [[number(row.get(name)) for name in columns] for row in rows]

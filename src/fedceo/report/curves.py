@@ -1,0 +1,150 @@
+"""Figures of whole runs: accuracy over rounds, what privacy costs, what time costs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from fedceo.errors import UsageError
+from fedceo.report.loading import Group
+from fedceo.report.style import COLOURS, Array, Drawing, light_grid, line_style, panels, styled
+
+FIELDS = {
+    "test_accuracy": "test accuracy of the global model (G)",
+    "local_accuracy": "accuracy of clients' own models on their own records (P-loc)",
+    "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
+}
+
+
+@styled
+def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Drawing:
+    """Accuracy over rounds: the mean over seeds, and a band of one standard deviation where there are several.
+
+    Args:
+        field: test_accuracy (G), local_accuracy (P-loc) or personal_accuracy (P-glob).
+
+    Returns:
+        data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent, for every group.
+    """
+    figure, axes = panels(1, 1, 6.2, 3.8)
+    panel = axes[0, 0]
+    data: dict[str, Array] = {}
+    for number, group in enumerate(groups):
+        rounds, mean, sd = mean_curve(group, field)
+        data |= {f"{group.name}/rounds": rounds, f"{group.name}/mean": mean, f"{group.name}/sd": sd}
+        style = line_style(number) | {"markevery": max(len(rounds) // 8, 1)}
+        panel.plot(rounds, mean, label=_plain(group.name), **style)
+        if len(group.runs) > 1:
+            panel.fill_between(rounds, mean - sd, mean + sd, color=style["color"], alpha=0.18, linewidth=0)
+    panel.set(xlabel="round", ylabel=f"{FIELDS[field].split(' of ')[0]}, %", ylim=(0, 100))
+    light_grid(panel)
+    figure.legend(loc="outside lower center", ncols=2)
+    band = "; bands are one standard deviation over seeds" if any(len(group.runs) > 1 for group in groups) else ""
+    return Drawing(figure, data, f"{capital(FIELDS[field])} over rounds{band}.")
+
+
+def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
+    """(rounds,) the rounds, and mean and standard deviation over seeds in percent; a deviation of one run is 0."""
+    rounds, values = group.curve(field)
+    if not len(rounds):
+        return rounds, np.empty(0), np.empty(0)
+    sd = values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
+    return rounds, 100 * values.mean(0), 100 * sd
+
+
+@styled
+def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str = "outsider") -> Drawing:
+    """Last test accuracy against what privacy it was bought with, one line for each method.
+
+    Groups without such a number, or without privacy, become a level line each, which privacy would have to reach.
+
+    Args:
+        against: epsilon or sigma.
+        observer: whose epsilon: outsider, participant, server or client.
+
+    Returns:
+        data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method.
+    """
+    points = trade_off_points(groups, against, observer)
+    if not points:
+        raise UsageError(f"trade-off: no finished run has a finite {against} ({observer})")
+    figure, axes = panels(1, 1, 5.2, 3.6)
+    panel = axes[0, 0]
+    data: dict[str, Array] = {}
+    for number, (method, (x, mean, sd)) in enumerate(points.items()):
+        data |= {f"{method}/x": x, f"{method}/mean": mean, f"{method}/sd": sd}
+        style = line_style(number) | {"markersize": 5}
+        panel.errorbar(x, mean, yerr=sd if sd.any() else None, capsize=3, label=_plain(method), **style)
+    for number, group in enumerate(without_privacy(groups), len(points)):
+        level = float(group.accuracies("last").mean())
+        data[f"{group.name}/level"] = np.array([level])
+        panel.axhline(
+            level, color=COLOURS[number % len(COLOURS)], linestyle="dotted", label=f"{_plain(group.name)}, no privacy"
+        )
+    label = f"epsilon of the {observer}" if against == "epsilon" else "noise multiplier, sigma"
+    panel.set(xlabel=label, ylabel="test accuracy, last round, %", ylim=(0, 100))
+    if against == "epsilon":
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panel.xaxis.set_minor_formatter(NullFormatter())
+    light_grid(panel)
+    figure.legend(loc="outside lower center")
+    arrow = "less is more private" if against == "epsilon" else "more is more private"
+    return Drawing(figure, data, f"Test accuracy after the last round against {label} ({arrow}).")
+
+
+def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> dict[str, tuple[Array, Array, Array]]:
+    """Method -> (x, mean, sd), ascending in x; accuracies in percent; finished groups with a positive x alone."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for group in groups:
+        x = group.epsilon(observer) if against == "epsilon" else group.noise_multiplier
+        values = group.accuracies("last")
+        if group.finished and x and len(values):
+            spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            method = f"{group.experiment.method.name}, {group.runs[0].regime}"
+            found.setdefault(method, []).append((x, float(values.mean()), spread))
+    return {method: tuple(np.array(sorted(points)).T) for method, points in found.items()}
+
+
+def without_privacy(groups: Sequence[Group]) -> list[Group]:
+    """The finished groups that nothing was noised in."""
+    return [g for g in groups if g.finished and g.experiment.privacy.mechanism == "none" and len(g.accuracies("last"))]
+
+
+@styled
+def runtime(groups: Sequence[Group]) -> Drawing:
+    """Wall-clock seconds of a round, the mean over runs, on whatever machine each ran.
+
+    Returns:
+        data["seconds"], (groups,), of the finished ones.
+    """
+    done = [group for group in groups if group.finished]
+    if not done:
+        raise UsageError("runtime: no run is finished")
+    seconds = np.array([np.mean([_seconds_a_round(run.result) for run in group.runs if run.result]) for group in done])
+    figure, axes = panels(1, 1, 5.6, 0.9 + 0.32 * len(done))
+    panel = axes[0, 0]
+    bars = panel.barh(range(len(done)), seconds, color=COLOURS[0], height=0.65)
+    panel.bar_label(bars, [f"{value:.3g} s" for value in seconds], padding=3)
+    panel.set_yticks(range(len(done)), [_plain(group.name) for group in done])
+    panel.invert_yaxis()
+    panel.margins(x=0.15)
+    panel.set_xlabel("seconds a round")
+    return Drawing(
+        figure, {"seconds": seconds}, "Wall-clock time of a round, evaluation included, on the run's machine."
+    )
+
+
+def capital(text: str) -> str:
+    """With a capital letter at the beginning, and the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def _seconds_a_round(result: dict[str, float]) -> float:
+    return result["seconds"] / max(result["rounds"], 1)
+
+
+def _plain(name: str) -> str:
+    """A name as it is: matplotlib takes what stands between two dollar signs for mathematics."""
+    return name.replace("$", r"\$").lstrip("_")

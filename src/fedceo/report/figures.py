@@ -1,0 +1,33 @@
+"""Figures fit for a paper: each function returns a `Drawing`, the matplotlib figure and the arrays it shows.
+
+    runs = load_runs(["runs/demo/FedCEO", "runs/demo/UDP-FedAvg"])
+    accuracy_curves(group_runs(runs)).figure.savefig("accuracy.pdf")
+    recording = read_recording("runs/demo/FedCEO/records/round-00030.safetensors")
+    singular_values(recording, "fc1.weight").data["values"]
+
+Of runs: accuracy_curves, trade_off, runtime. Of one recorded round: smoothness, class_bars, singular_values; of many:
+survivors. Recordings are made by [record] in the experiment file.
+"""
+
+from fedceo.report.curves import accuracy_curves, runtime, trade_off
+from fedceo.report.loading import Group, LoadedRun, group_runs, load_runs
+from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.style import Drawing
+from fedceo.simulation.folder import read_recording
+
+__all__ = [
+    "Drawing",
+    "Group",
+    "LoadedRun",
+    "accuracy_curves",
+    "class_bars",
+    "group_runs",
+    "layers_of",
+    "load_runs",
+    "read_recording",
+    "runtime",
+    "singular_values",
+    "smoothness",
+    "survivors",
+    "trade_off",
+]

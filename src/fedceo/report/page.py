@@ -1,0 +1,140 @@
+"""One page about one run or many: everything in it, nothing fetched, every name from a file escaped."""
+
+import platform
+import shlex
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+import fedceo
+from fedceo.config import to_toml
+from fedceo.errors import UsageError
+from fedceo.report import charts
+from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
+from fedceo.report.curves import FIELDS, runtime
+from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
+from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.style import Drawing
+from fedceo.simulation.folder import read_recording, write_whole
+
+OBSERVERS = {
+    "outsider": "anyone who sees the models that are published, but not who took part in which round",
+    "participant": "one curious client, who sees the same and also knows its own share of the noise",
+    "server": "the server, which sees every single upload and who sent it",
+    "client": "a client that is given a personal model, made from everybody's uploads",
+    "paper": "the closed form of the paper, to compare with; it is no promise of this run",
+    "client if sizes were hidden": "such a client, if nobody could tell how many took part",
+}
+MOST_PICTURED = 4
+"""Runs whose recorded rounds are drawn: the first of each experiment."""
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path, observer: str = "outsider") -> Path:
+    """Write the page about these run folders to a file and return its path."""
+    out = Path(out)
+    if observer not in OBSERVERS:
+        raise UsageError(f"observer: {observer!r}, expected one of {', '.join(OBSERVERS)}")
+    if not out.resolve().parent.is_dir():
+        raise UsageError(f"{out.parent}: no such folder to save a report in")
+    if out.is_dir():
+        raise UsageError(f"{out}: is a folder, expected a name for the page, such as report.html")
+    write_whole(out, render(load_runs(paths), observer).encode())
+    return out
+
+
+def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
+    """The page as text; observer: whose epsilon accuracies are drawn against."""
+    groups = group_runs(runs)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["number"] = number
+    template = environment.from_string(resources.files("fedceo.report").joinpath("page.html").read_text())
+    drawn = [charts.accuracy_chart(groups, field) for field in FIELDS]
+    drawn += [charts.trade_off_chart(groups, against, observer) for against in ("epsilon", "sigma")]
+    return template.render(
+        title=_title(groups),
+        groups=groups,
+        runs=runs,
+        rows=[_accuracy_row(group) for group in groups],
+        differences=differences(groups),
+        charts=[chart for chart in drawn if chart],
+        script=charts.script(),
+        privacy=_privacy(groups),
+        observers=OBSERVERS,
+        pictures=list(_pictures(groups)),
+        audits=list(audits_of(runs)),
+        attacks=list(attacks_of(runs)),
+        runtime=_picture(runtime(groups)) if any(group.finished for group in groups) else None,
+        commands=[(run, _command(run), to_toml(run.experiment)) for run in runs],
+        versions={"fedceo": fedceo.__version__, "Python": platform.python_version()},
+    )
+
+
+def _title(groups: Sequence[Group]) -> str:
+    experiment = groups[0].experiment
+    data = experiment.data.name or Path(str(experiment.data.path)).name
+    return f"{groups[0].name} on {data}" if len(groups) == 1 else f"{len(groups)} experiments on {data}"
+
+
+def _accuracy_row(group: Group) -> dict[str, Any]:
+    keys = {
+        "last": "last",
+        "best": "best",
+        "validated": "at_best_validation",
+        "local": "local_accuracy_last",
+        "everywhere": "personal_accuracy_last",
+    }
+    return {"group": group} | {name: _mean(group, key) for name, key in keys.items()}
+
+
+def _mean(group: Group, key: str) -> str:
+    values = group.accuracies(key)
+    if not len(values):
+        return "-"
+    spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{values.std(ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{values.mean():.2f}{spread}"
+
+
+def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]]]]:
+    """The rows of each finished experiment's first run; those with the same rows together."""
+    found: list[tuple[list[str], list[dict[str, Any]]]] = []
+    for group in groups:
+        result = group.runs[0].result
+        if result is None:
+            continue
+        same = next((names for names, rows in found if rows == result["privacy"]), None)
+        if same is None:
+            found.append(([group.name], result["privacy"]))
+        else:
+            same.append(group.name)
+    return found
+
+
+def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
+    """Figures of the recorded rounds of the first run of each experiment."""
+    recorded = [group for group in groups if group.runs[0].recordings]
+    for group in recorded[:MOST_PICTURED]:
+        recordings = [read_recording(path) for path in group.runs[0].recordings]
+        smoothed = [recording for recording in recordings if recording.thresholds]
+        last = (smoothed or recordings)[-1]
+        layers = layers_of(last)
+        drawings = [class_bars(last)]
+        if layers and len(last.clients) > 1:
+            drawings.append(smoothness(last))
+        if layers:
+            drawings.append(singular_values(last))
+        if len(smoothed) > 1 and layers and layers[0] in last.thresholds:
+            drawings.append(survivors(smoothed))
+        yield group.name, [_picture(drawing) for drawing in drawings]
+
+
+def _picture(drawing: Drawing) -> Picture:
+    return Picture(data_uri(drawing.svg().encode(), "image/svg+xml"), drawing.caption)
+
+
+def _command(run: LoadedRun) -> str:
+    if run.result is None:
+        return shlex.join(["fedceo", "run", "--resume", str(run.path)])
+    return shlex.join(["fedceo", "run", str(run.path / "experiment.toml"), "--out", f"{run.path}-again"])

@@ -1,0 +1,85 @@
+"""The page in a real browser: charts drawn, nothing fetched, nothing complained of, everything within a key's reach."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from fedceo.report.page import write_report  # noqa: E402 - needs plotly and jinja2
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with playwright.sync_playwright() as started:
+        try:
+            found = started.chromium.launch(executable_path=system, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    paths = [runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1", runs / "free", runs / "stopped"]
+    return write_report(paths, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_opens(browser: Any, page_file: Path, size: dict[str, int], scheme: str, tmp_path: Path) -> None:
+    page = browser.new_page(viewport=size, color_scheme=scheme)
+    requests: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(page_file.as_uri())
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('.plotly-graph-div')].map(d => d.querySelectorAll('.trace').length)"
+    )
+    assert drawn and all(drawn)
+    pictures = page.evaluate("[...document.images].map(i => i.naturalWidth)")
+    assert pictures and all(pictures)
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == [] and complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    page.close()
+
+
+def test_the_keyboard_reaches_everything(browser: Any, page_file: Path) -> None:
+    page = browser.new_page(viewport=DESKTOP)
+    page.goto(page_file.as_uri())
+    wanted = page.evaluate("document.querySelectorAll('a, summary, [tabindex=\"0\"]').length")
+    closed = page.evaluate("document.querySelectorAll('details :is(a, [tabindex=\"0\"])').length")
+    seen = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+    assert len(seen) >= wanted - closed
+    page.close()
+
+
+def test_twenty_runs_open_quickly(browser: Any, runs: Path, tmp_path: Path) -> None:
+    for number in range(20):
+        shutil.copytree(runs / "fedceo" / "seed-0", tmp_path / f"run-{number}")
+        file = tmp_path / f"run-{number}" / "experiment.toml"
+        file.write_text(file.read_text().replace("strength = 5.0", f"strength = {number + 1}.0"))
+    file = write_report([tmp_path / f"run-{number}" for number in range(20)], tmp_path / "report.html")
+    page = browser.new_page(viewport=DESKTOP)
+    start = time.perf_counter()
+    page.goto(file.as_uri())
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    print(f"20 runs opened in {time.perf_counter() - start:.2f} s")
+    page.close()

@@ -1,0 +1,181 @@
+"""The page: parsed, and looked for what must and must not be in it."""
+
+import json
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import fedceo
+from fedceo.cli import main
+from fedceo.errors import UsageError
+from tests.report.conftest import TABLE
+
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+
+from fedceo.report.page import write_report
+
+NASTY = "<img src=x onerror=alert(1)> & </script><script>alert(2)</script>"
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """The elements of a page; everything opened must be closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def page_of(paths: list[Path], tmp_path: Path) -> tuple[Page, str]:
+    text = write_report(paths, tmp_path / "report.html").read_text(encoding="utf-8")
+    return Page(text), text
+
+
+def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
+    paths = [runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1", runs / "free"]
+    page, _ = page_of(paths, tmp_path)
+    for words in ("What was run", "G, last round", "P-loc", "P-glob", "anyone who sees the models",
+                  "What each epsilon rests on", "Inside the rounds", "seconds a round", "fedceo run",
+                  "Ran with fedceo"):  # fmt: skip
+        assert words in page.words, words
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    assert {"chart-accuracy-test", "chart-accuracy-personal"} <= ids
+    assert len(ids) == len([1 for _, attributes in page.elements if "id" in attributes])
+    assert len(page.all("img")) == 4 + 3 + 1  # without noise nothing survives a threshold; and the runtime
+    assert all(picture["alt"] and str(picture["src"]).startswith("data:image/") for picture in page.all("img"))
+
+
+def test_it_needs_no_network(runs: Path, tmp_path: Path) -> None:
+    page, text = page_of([runs / "fedceo" / "seed-0"], tmp_path)
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "data", "srcset"):
+            assert not str(attributes.get(name) or "").startswith(("http", "//")), (tag, attributes)
+    assert not page.all("link") and all("src" not in script for script in page.all("script"))
+    assert "url(http" not in text and "@import" not in text
+    policy = next(m for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert str(policy["content"]).startswith("default-src 'none'")
+
+
+def test_it_can_be_read_without_seeing(runs: Path, tmp_path: Path) -> None:
+    page, _ = page_of([runs / "fedceo" / "seed-0", runs / "free"], tmp_path)
+    assert page.all("html")[0]["lang"] == "en" and len(page.all("h1")) == 1 and len(page.all("main")) == 1
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all("scope" in cell for cell in page.all("th"))
+    regions = [a for a in page.all("div") if a.get("role") == "region"]
+    assert regions and all(a["tabindex"] == "0" and a["aria-label"] for a in regions)
+    assert all(a["aria-label"] for a in page.all("div") if a.get("role") == "img")
+
+
+def test_names_are_only_text(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / NASTY.replace("/", "%")
+    shutil.copytree(runs / "fedceo" / "seed-0", folder)
+    toml = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(f"note = {json.dumps(NASTY)}\n{toml}")
+    page, text = page_of([folder, runs / "free"], tmp_path)
+    assert "<img src=x" not in text and "<script>alert" not in text
+    assert "<img src=x onerror=alert(1)>" in page.words
+    plain, _ = page_of([runs / "fedceo" / "seed-0", runs / "free"], tmp_path)
+    assert len(page.all("script")) == len(plain.all("script")) and len(page.all("img")) == len(plain.all("img"))
+
+
+def test_an_unfinished_run_is_reported_as_such(runs: Path, tmp_path: Path) -> None:
+    page, _ = page_of([runs / "stopped"], tmp_path)
+    assert "unfinished, 4 of 8 rounds" in page.words and "fedceo run --resume" in page.words
+    assert "No run is finished" in page.words
+    both, _ = page_of([runs / "stopped", runs / "fedceo" / "seed-0"], tmp_path)
+    assert "2 runs of 2 experiments" in both.words
+
+
+def test_audit_and_attack_are_shown_where_they_are(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "free", folder)
+    finding = {"check": "noise <b>", "measured": 1.01, "expected": "1", "passed": True}
+    view = {"view": "average", "observer": "outsider", "verdict": "passed", "scores": 99, "claim": 0.5, "bound": 0.3}
+    (folder / "audit.json").write_text(json.dumps({"refuted": False, "findings": [finding], "views": [view]}))
+    estimate = {"value": 5.25, "low": 4.75, "high": 6.0}
+    rows = [{"name": "attack", "holds": "T1 <i>", "psnr": estimate, "label_hit": None}]
+    (folder / "attack" / "one").mkdir(parents=True)
+    (folder / "attack" / "one" / "attack.json").write_text(json.dumps({"attack": "dlg", "rows": rows}))
+    (folder / "attack" / "one" / "control.png").write_bytes(b"png")
+    page, _ = page_of([folder], tmp_path)
+    assert "Nothing refuted" in page.words and "noise <b>" in page.words
+    assert "5.25 (4.75 to 6)" in page.words and "T1 <i>" in page.words
+    assert "Reconstructions, control: run, dlg, one" in [picture["alt"] for picture in page.all("img")]
+    (folder / "attack" / "one" / "attack.json").write_text("{")
+    with pytest.raises(UsageError, match=r"attack.json: not a JSON file"):
+        page_of([folder], tmp_path)
+    shutil.rmtree(folder / "attack")
+    (folder / "audit.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"audit.json: not what fedceo privacy audit --json prints"):
+        page_of([folder], tmp_path)
+
+
+def test_what_cannot_be_reported_is_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        page_of([tmp_path], tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(runs / "free", other)
+    result = json.loads((other / "result.json").read_text())
+    (other / "result.json").write_text(json.dumps(result | {"data": "mnist"}))
+    with pytest.raises(UsageError, match=r"its data is mnist, that of .* is digits; accuracies on different test sets"):
+        page_of([runs / "free", other], tmp_path)
+    with pytest.raises(UsageError, match="no such folder to save a report in"):
+        write_report([runs / "free"], tmp_path / "nowhere" / "report.html")
+    with pytest.raises(UsageError, match="is a folder"):
+        write_report([runs / "free"], tmp_path)
+    with pytest.raises(UsageError, match="observer: 'nobody', expected one of"):
+        write_report([runs / "free"], tmp_path / "a.html", "nobody")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_command(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedceo", "report", str(runs / "free"), "-o", str(tmp_path / "one.html")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and "1 run: " in capsys.readouterr().out and (tmp_path / "one.html").exists()
+
+
+def test_twenty_runs_fit_on_a_page(runs: Path, tmp_path: Path) -> None:
+    first = runs / "fedceo" / "seed-0"
+    for number in range(20):
+        folder = tmp_path / f"run-{number}"
+        shutil.copytree(first, folder)
+        toml = (folder / "experiment.toml").read_text()
+        (folder / "experiment.toml").write_text(toml.replace("strength = 5.0", f"strength = {number + 1}.0"))
+    page, text = page_of([tmp_path / f"run-{number}" for number in range(20)], tmp_path)
+    assert "20 runs of 20 experiments" in page.words and len(text.encode()) < 12e6
+
+
+def test_records_of_a_method_that_sends_a_part(tmp_path: Path) -> None:
+    fedceo.run(TABLE | {"method": {"name": "centaur", "head_epochs": 1}}, out=tmp_path / "run")
+    page, _ = page_of([tmp_path / "run"], tmp_path)
+    assert "Inside the rounds" in page.words
