@@ -26,6 +26,7 @@ def test_parameter_counts() -> None:
     assert size(build_model("lstm", (25,), 2, 0)) == 164_692
     assert size(build_model("logistic", (1, 8, 8), 10, 0)) == 650
     assert size(build_model("small-cnn", (1, 8, 8), 10, 0)) == 6_090
+    assert size(build_model("dlg-lenet", (3, 32, 32), 10, 0)) == 15_826
     assert all("bias" not in name for name, _ in build_model("mlp", (64,), 10, 0).named_parameters())
 
 
@@ -64,6 +65,7 @@ RECORDS = {
     "lstm": (6,),
     "logistic": (1, 8, 8),
     "small-cnn": (1, 8, 8),
+    "dlg-lenet": (1, 8, 8),
 }
 
 

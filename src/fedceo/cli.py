@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedceo import cli_report, cli_studies
+from fedceo import cli_attack, cli_report, cli_studies
 from fedceo.cli_data import app as data_app
 from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
@@ -28,6 +28,7 @@ app.add_typer(privacy_app, name="privacy")
 app.command()(cli_studies.sweep)
 app.command()(cli_studies.tune)
 app.command()(cli_report.report)
+app.command()(cli_attack.attack)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

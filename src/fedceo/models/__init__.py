@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.models.alexnet import AlexNet, WideAlexNet
+from fedceo.models.dlg_lenet import DLGLeNet
 from fedceo.models.lenet5 import LeNet5
 from fedceo.models.logistic import Logistic
 from fedceo.models.lstm import LSTM
@@ -27,6 +28,7 @@ MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "lstm": LSTM,
     "logistic": Logistic,
     "small-cnn": SmallCNN,
+    "dlg-lenet": DLGLeNet,
 }
 
 DESCRIPTIONS = {
@@ -37,6 +39,7 @@ DESCRIPTIONS = {
     "lstm": "two LSTM layers of 100 over a frozen table of hashed tokens, 164,692 parameters on sent140",
     "logistic": "logistic regression",
     "small-cnn": "two small convolutions and a linear layer, for quick work",
+    "dlg-lenet": "three convolutions with sigmoids and a linear layer, the network that gradient inversion is tried on",
 }
 
 

@@ -1,0 +1,193 @@
+"""An attack on a simulation, beside a control that shows whether it works at all and a baseline that needs no attack.
+
+study = run_study(simulation, Attack("dlg"), "T1", choose(simulation, images=32))
+study.result["rows"], study.draw(folder)
+"""
+
+import platform
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedceo import __version__
+from fedceo.attacks import metrics
+from fedceo.attacks.holdings import DESCRIPTIONS, check_holds, held_updates, make_sender
+from fedceo.attacks.inversion import Attack, reconstruct
+from fedceo.attacks.pictures import draw_grid
+from fedceo.attacks.sender import Sender
+from fedceo.errors import UsageError
+from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.summary import REGIMES
+
+PAPER = ((25, 1.0), (50, 1.5), (100, 2.0))
+"""The paper's figure: index of the picture and noise multiplier, each attacked for 300 steps at a rate of 0.01."""
+PAPER_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Study:
+    """What attacks found.
+
+    Attributes:
+        result: settings and a row for each of baseline, control and attack; what attack.json holds.
+        truth: (n, channels, height, width) from 0 to 1.
+        paths: row -> step -> pictures like truth, from 0, the start.
+    """
+
+    result: dict[str, Any]
+    truth: Tensor
+    paths: dict[str, dict[int, Tensor]]
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Write control.png and attack.png."""
+        files = []
+        for row in self.result["rows"]:
+            if row["name"] in self.paths:
+                files.append(folder / f"{row['name']}.png")
+                names = [f"record {place}" for place in self.result["records"]]
+                title = f"{self.result['attack']} on {self.result['data']}, {row['name']}: {row['holds']}"
+                draw_grid(self.truth, self.paths[row["name"]], names, title, files[-1])
+        return files
+
+
+def choose(simulation: Simulation, images: int = 32, index: list[int] | None = None) -> list[int]:
+    """Places of training records: those of `index`, or so many drawn with the experiment's seed."""
+    total = len(simulation.federation.y)
+    for place in index or []:
+        if not 0 <= place < total:
+            raise UsageError(f"--index: {place}, expected 0 to {total - 1}")
+    if index:
+        return index
+    if not 1 <= images <= total:
+        raise UsageError(f"--images: {images}, expected 1 to {total}")
+    return _generator(simulation).permutation(total)[:images].tolist()
+
+
+def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int]) -> Study:
+    """Attack the records at `places` of the training data.
+
+    The control attacks the same records without privacy: what the client would have sent unclipped and unnoised or,
+    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one.
+    """
+    federation = simulation.federation
+    if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
+        raise UsageError(f"data: {federation.name} has records of shape {federation.shape}; attacks are on pictures")
+    check_holds(holds, simulation)
+    sender = make_sender(simulation, holds)
+    dtype = next(iter(sender.weights.values())).dtype
+    box = _box(simulation, dtype, raw=holds == "T0")
+    x = _inputs(simulation, places, box)
+    labels = federation.y[torch.tensor(places)].to(simulation.device)
+    truth = _pictures(x, box)
+    rng = _generator(simulation)
+
+    def one_hot(labels: Tensor) -> Tensor:
+        return F.one_hot(labels, federation.classes).to(x)
+
+    def others(count: int) -> tuple[Tensor, Tensor]:
+        drawn = rng.integers(len(federation.y), size=count).tolist()
+        return _inputs(simulation, drawn, box), one_hot(federation.y[torch.tensor(drawn)].to(simulation.device))
+
+    control = replace(sender, weights=_redrawn(sender, attack.seed)) if holds == "T0" else sender
+    scenes = {
+        "control": (control, control.updates(x, one_hot(labels)), "the same without privacy"),
+        "attack": (
+            sender,
+            held_updates(holds, simulation, sender, x, one_hot(labels), others),
+            f"{holds}, {DESCRIPTIONS[holds]}",
+        ),
+    }
+    constant = metrics.constant_colour(truth)
+    rows = [_row("constant", "nothing; best single colour", constant, truth, constant)]
+    paths = {}
+    for name, (client, held, words) in scenes.items():
+        start = time.perf_counter()
+        found = reconstruct(attack, client, held, federation.classes, box)
+        paths[name] = {step: _pictures(each, box) for step, each in found.path.items()}
+        row = _row(name, words, _pictures(found.x, box), truth, constant, found.labels == labels)
+        rows.append(row | {"seconds": time.perf_counter() - start})
+    return Study(_result(simulation, attack, holds, sender, places) | {"rows": rows}, truth, paths)
+
+
+def _row(
+    name: str, holds: str, found: Tensor, truth: Tensor, constant: Tensor, hits: Tensor | None = None
+) -> dict[str, Any]:
+    decibels, baseline = metrics.psnr(found, truth), metrics.psnr(constant, truth)
+    return {
+        "name": name,
+        "holds": holds,
+        "psnr": metrics.median(decibels).as_dict(),
+        "over_constant": metrics.median(decibels - baseline).as_dict(),
+        "ssim": metrics.median(metrics.ssim(found, truth)).as_dict(),
+        "mse": metrics.median(metrics.mse(found, truth)).as_dict(),
+        "label_hit": None if hits is None else metrics.share(hits).as_dict(),
+        "psnr_of_each": decibels.tolist(),
+    }
+
+
+def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, places: list[int]) -> dict[str, Any]:
+    experiment = simulation.experiment
+    return {
+        "attack": attack.name,
+        "holds": holds,
+        "data": simulation.federation.name,
+        "model": simulation.model_name,
+        "method": experiment.method.name,
+        "rounds_trained": simulation.round,
+        "regime": REGIMES[experiment.privacy.mechanism],
+        "noise_multiplier": simulation.noise_multiplier,
+        "clip": simulation.clip,
+        "cohort": experiment.cohort.size,
+        "local_steps": sender.steps,
+        "client_learning_rate": sender.learning_rate,
+        "seed": experiment.seed,
+        "iterations": attack.steps,
+        "learning_rate": attack.rate,
+        "restarts": attack.restarts,
+        "records": places,
+        "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _box(simulation: Simulation, dtype: torch.dtype, raw: bool) -> tuple[Tensor, Tensor]:
+    """The darkest and the brightest record as inputs, each (*shape); raw: unnormalised, from 0 to 1."""
+    x = simulation.federation.x
+    if raw:
+        lowest = torch.zeros(x.shape[1:], dtype=dtype, device=simulation.device)
+        return lowest, lowest + 1
+    ends = (0, 255) if x.dtype == torch.uint8 else (float(x.min()), float(x.max()))
+    records = torch.stack([torch.full_like(x[0], end) for end in ends])
+    lowest, highest = simulation.federation.inputs(records, dtype).to(simulation.device)
+    return lowest, highest
+
+
+def _inputs(simulation: Simulation, places: list[int], box: tuple[Tensor, Tensor]) -> Tensor:
+    """(n, *shape) records as the attacked model takes them, normalised or raw as the box is."""
+    x = simulation.federation.x
+    records = x[torch.tensor(places, dtype=torch.int64)].to(simulation.device, box[0].dtype)
+    low, high = (0.0, 255.0) if x.dtype == torch.uint8 else (float(x.min()), float(x.max()))
+    return box[0] + (records - low) / (high - low) * (box[1] - box[0])
+
+
+def _pictures(inputs: Tensor, box: tuple[Tensor, Tensor]) -> Tensor:
+    """Inputs as pictures from 0 to 1."""
+    return (inputs - box[0]) / (box[1] - box[0])
+
+
+def _redrawn(sender: Sender, seed: int) -> dict[str, Tensor]:
+    """Uniform weights, each tensor with the root mean square of the sender's."""
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        name: ((2 * torch.rand(w.shape, generator=rng) - 1) * 3**0.5).to(w) * w.square().mean().sqrt()
+        for name, w in sender.weights.items()
+    }
+
+
+def _generator(simulation: Simulation) -> np.random.Generator:
+    return np.random.default_rng([simulation.experiment.seed, 0xA77AC])
