@@ -70,10 +70,10 @@ PIXELS = np.zeros((20, 28, 28))
     [
         (IMAGES, None, "no such file"),
         (LABELS, None, "no such file"),
-        (IMAGES, gzip.compress(idx(PIXELS))[:-30], "truncated or corrupt"),
-        (IMAGES, gzip.compress(idx(PIXELS))[:9], "truncated or corrupt"),
+        (IMAGES, gzip.compress(idx(PIXELS), mtime=0)[:-30], "truncated or corrupt"),
+        (IMAGES, gzip.compress(idx(PIXELS), mtime=0)[:9], "truncated or corrupt"),
         (IMAGES, b"\x1f\x8b" + bytes(100), "truncated or corrupt"),
-        (IMAGES, gzip.compress(idx(PIXELS))[:-8] + bytes(8), "truncated or corrupt"),
+        (IMAGES, gzip.compress(idx(PIXELS), mtime=0)[:-8] + bytes(8), "truncated or corrupt"),
         (IMAGES, b"", "not an idx file"),
         (IMAGES, b"<html>404 not found</html>", "not an idx file"),
         (IMAGES, idx(PIXELS)[:9], "not an idx file"),
