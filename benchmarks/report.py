@@ -8,28 +8,20 @@ from typing import Any
 
 import torch
 
+from fedceo.simulation.summary import machine
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def about() -> dict[str, Any]:
     """The machine, the versions and the day."""
     return {
-        "machine": processor(),
+        "machine": machine(torch.device("cpu")),
         "cores": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def processor() -> str:
-    """The processor's name where the system tells it, else its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def write(numbers: dict[str, Any], out: Path) -> None:

@@ -27,21 +27,25 @@ def sweep(
     from fedceo import screen
     from fedceo.simulation.folder import write_whole
     from fedceo.studies.cells import find_cells
+    from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
     from fedceo.studies.table import rows_of, to_csv, to_latex, to_markdown
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
     cells = find_cells(target, seeds, overrides or [], grid or [], out)
-    failed: list[str] = []
+    errors: dict[int, str] = {}
     with screen.progress(len(cells), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
             if error is not None:
-                failed.append(f"{cell.folder}: {error}")
+                errors[cells.index(cell)] = error
             advance({"round": next(count)})
 
-        rows = rows_of(cells, run_sweep(cells, jobs, on_cell))
+        results = run_sweep(cells, jobs, on_cell)
+    rows = rows_of(cells, results)
+    failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
+    write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
     for suffix, text in (("csv", to_csv(rows)), ("md", to_markdown(rows)), ("tex", to_latex(rows))):
         write_whole(out / f"table.{suffix}", text.encode())
     if as_json:
@@ -57,33 +61,50 @@ def sweep(
 def tune(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them, each tuned alike.")],
     trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method, the same number for all.")] = 12,
+    grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=[a, b].")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
     from fedceo import screen
     from fedceo.config import load_experiment
-    from fedceo.studies.cells import experiment_files
+    from fedceo.studies.cells import combinations, experiment_files
     from fedceo.studies.tune import tune as tune_one
+    from fedceo.studies.tune import tune_on_grid
 
+    if not grid and (rounds is not None or jobs is not None):
+        raise UsageError("--rounds, --jobs: only with --grid, whose trials do not wait for each other")
     out = out or Path("runs") / "tune" / (target.stem or "here")
     base = target.parent if target.is_file() else target
-    found: dict[str, dict[str, Any]] = {}
-    for file in experiment_files(target):
-        experiment = load_experiment(file, overrides or [])
-        name = str(file.relative_to(base).with_suffix(""))
-        scores: list[float] = []
-        with screen.progress(trials, name, quiet=as_json) as advance:
+    experiments = {
+        str(file.relative_to(base).with_suffix("")): load_experiment(file, overrides or [])
+        for file in experiment_files(target)
+    }
+    tuned: dict[str, tuple[Any, float]] = {}
+    if grid:
+        total = len(experiments) * len(combinations(grid))
+        with screen.progress(total, "trials", quiet=as_json) as advance:
+            count = itertools.count(1)
+            tuned = tune_on_grid(
+                experiments, grid, out, rounds, jobs, lambda cell, result, error: advance({"round": next(count)})
+            )
+    else:
+        for name, experiment in experiments.items():
+            scores: list[float] = []
+            with screen.progress(trials, name, quiet=as_json) as advance:
 
-            def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
-                scores.append(score)  # noqa: B023 - called before the loop goes on
-                advance({"round": number + 1})
+                def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
+                    scores.append(score)  # noqa: B023 - called before the loop goes on
+                    advance({"round": number + 1})
 
-            tuned = tune_one(experiment, trials, out / name, on_trial)
-        if not scores:
-            raise UsageError(f"{file}: no trial was run")
-        found[name] = {"validation_accuracy": max(scores), "file": str(out / name / "tuned.toml"), "note": tuned.note}
+                tuned[name] = tune_one(experiment, trials, out / name, on_trial), max(scores)
+    found = {
+        name: {"validation_accuracy": score, "file": str(out / name / "tuned.toml"), "note": experiment.note}
+        for name, (experiment, score) in tuned.items()
+    }
     if as_json:
         print(json.dumps(found))
     else:

@@ -221,6 +221,8 @@ class Experiment(Section):
         if isinstance(self.method, FedCEO):
             if self.method.threshold == "noise" and self.privacy.mechanism not in ("distributed", "central"):
                 raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
+            if self.method.unseen == "resubmit" and self.method.restart != "stored":
+                raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
             growth = math.log(self.method.ratio) * self.train.rounds / self.method.interval
             if growth > 500:
                 raise ValueError("method.ratio: the threshold grows out of all numbers in so many smoothings")

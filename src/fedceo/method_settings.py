@@ -137,7 +137,10 @@ class FedCEO(Local):
     """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
     mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed model
     of its place in the cohort. stored: at every restart the client's last stored model, however old, as in the authors'
-    program (where a client that was never seen does not train at all; here it trains from the global model)."""
+    program."""
+    unseen: Literal["train", "resubmit"] = "train"
+    """What a client does at a restart from stored models if none was stored for it. train: from the global model.
+    resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
     """Which layers are smoothed: "all", "last N", or a list of names."""
 

@@ -156,6 +156,24 @@ def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
     assert torch.equal(method.starts(state, [12], 6)["input.weight"][0], uploads.weights["input.weight"][2])
 
 
+def test_as_published_a_client_never_seen_sends_what_the_one_before_it_sent() -> None:
+    """Clients 10 to 14; at the restart of round 6 only 11 and 12 have been seen. Round 5's last stands in first."""
+    method = FedCEO(method_settings.FedCEO(restart="stored", unseen="resubmit", interval=5, strength=1e12, ratio=1.0))
+    uploads, name = stacked(), "input.weight"
+    w = uploads.weights[name]
+    last = {key: 7.0 * value[0] for key, value in uploads.weights.items()}
+    seen = {client: {key: value[0] for key, value in uploads.weights.items()} for client in (11, 12)}
+    state, _ = method.aggregate(State(last, seen, {"before": last}), uploads, 6)
+    expected = torch.stack([last[name], w[1], w[2], w[2], w[2]])
+    assert torch.equal(torch.stack([state.personal[client][name] for client in range(10, 15)]), expected)
+    assert torch.allclose(state.weights[name], expected.mean(0))
+    assert torch.equal(state.server["before"][name], w[2])
+    between, _ = method.aggregate(State(last, seen, {"before": last}), uploads, 7)
+    assert torch.equal(between.personal[10][name], w[0]), "only at a restart"
+    first, _ = method.aggregate(State(last), uploads, 1)
+    assert torch.equal(first.personal[10][name], w[0]), "nobody was seen before the first round, and all train"
+
+
 def test_only_the_chosen_layers_are_smoothed() -> None:
     uploads = stacked()
     state, _ = FedCEO(method_settings.FedCEO(layers="last 1", interval=1, strength=0.5)).aggregate(

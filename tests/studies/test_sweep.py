@@ -10,6 +10,7 @@ import pytest
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.studies.cells import experiment_files, find_cells
+from fedceo.studies.results import results_of
 from fedceo.studies.sweep import sweep
 from fedceo.studies.table import COLUMNS, rows_of, to_csv, to_latex, to_markdown
 
@@ -151,3 +152,14 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
     printed = json.loads(capsys.readouterr().out)
     assert not ended.value.code and [row["experiment"] for row in printed["rows"]] == ["fedavg", "fedprox"]
     assert {f.name for f in (folder / "out").glob("table.*")} == {"table.csv", "table.md", "table.tex"}
+
+
+def test_what_a_sweep_leaves_can_be_traced_and_holds_failures(folder: Path) -> None:
+    cells = find_cells(folder / "fedavg.toml", 2, ["evaluation.every=1"], [], folder / "out")
+    results = [sweep(cells[:1], jobs=1)[0], None]
+    good, bad = json.loads(json.dumps(results_of(cells, results, {1: "went wrong"})))
+    assert fedceo.run(good["experiment"]).result["accuracy"] == good["result"]["accuracy"], "it can be made again"
+    assert good["curves"]["round"] == [1, 2] and len(good["curves"]["test_accuracy"]) == 2
+    assert good["curves"]["test_accuracy"][-1] == good["result"]["accuracy"]["last"]
+    assert {"machine", "date", "versions", "privacy", "seconds"} <= set(good["result"])
+    assert bad == {"name": "fedavg", "seed": 1, "error": "went wrong", "experiment": bad["experiment"]}

@@ -6,7 +6,8 @@ import pytest
 
 from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.errors import UsageError
-from fedceo.studies.tune import changed, search_space, tune
+from fedceo.simulation.runs import load
+from fedceo.studies.tune import changed, search_space, tune, tune_on_grid
 
 TABLE = {
     "data": {"name": "digits", "clients": 12},
@@ -55,3 +56,33 @@ def test_without_validation_records_nothing_is_chosen(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     with pytest.raises(UsageError, match=r"data.validation: 0"):
         tune(parse_experiment(TABLE | {"data": {"name": "digits", "clients": 12, "validation": 0.0}}), 2, tmp_path)
+
+
+def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
+    experiments = {name: parse_experiment(TABLE | {"method": {"name": name}}) for name in ("fedavg", "fedceo")}
+    grid = ["train.learning_rate=[1e-6, 0.1, 0.01]"]
+    seen = []
+    tuned = tune_on_grid(experiments, grid, tmp_path, rounds=1, jobs=1, on_cell=lambda c, r, e: seen.append(c.name))
+    assert len(seen) == 6
+    for name, (experiment, score) in tuned.items():
+        trials = [load(tmp_path / name / f"trial-{number}") for number in range(3)]
+        scores = [trial.history[-1]["validation_accuracy"] for trial in trials]
+        assert all(trial.experiment.train.rounds == 1 for trial in trials), "trials are short"
+        assert score == max(scores) and experiment.train.rounds == 2, "what is tuned is not"
+        assert experiment.train.learning_rate == [1e-6, 0.1, 0.01][scores.index(max(scores))]
+        assert load_experiment(tmp_path / name / "tuned.toml") == experiment
+        assert experiment.note == "best of 3 trials of 1 rounds on validation over train.learning_rate"
+
+
+def test_a_trial_that_fails_counts_as_tried(tmp_path: Path) -> None:
+    experiments = {"fedavg": parse_experiment(TABLE)}
+    tuned = tune_on_grid(experiments, ['train.device=["cpu", "nowhere"]'], tmp_path, jobs=1)
+    experiment, _ = tuned["fedavg"]
+    assert experiment.train.device == "cpu" and str(experiment.note).endswith("; 1 failed")
+
+
+def test_a_grid_over_what_is_not_there(tmp_path: Path) -> None:
+    for grid in ("nothing.here=[1]", "seeds=[1]"):
+        with pytest.raises(UsageError, match=r"expected section.field"):
+            tune_on_grid({"a": parse_experiment(TABLE)}, [grid], tmp_path)
+    assert not list(tmp_path.iterdir())

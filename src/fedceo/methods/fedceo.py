@@ -6,15 +6,16 @@ the mean of the smoothed ones. That mean equals the soft-thresholded mean at thr
 needs a single client's upload; the other restarts do, and hand the smoothed models back to clients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedceo import method_settings
 from fedceo.methods.fedavg import FedAvg
-from fedceo.methods.method import State, repeat, stack
+from fedceo.methods.method import State, Weights, repeat, stack
 from fedceo.privacy.mechanisms import Mean, Stack, Uploads
 from fedceo.tensors import fold, truncated_tsvd, unfold
 
@@ -31,9 +32,12 @@ class FedCEO(FedAvg):
     def smooths(self, round_: int) -> bool:
         return round_ % self.settings.interval == 0
 
+    def _restarts(self, round_: int) -> bool:
+        return (round_ - 1) % self.settings.interval == 0
+
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """Clients restart from smoothed models in the round after a smoothing, from the global model otherwise."""
-        if not state.personal or (round_ - 1) % self.settings.interval != 0:
+        if not state.personal or not self._restarts(round_):
             return repeat(state.weights, len(clients))
         places = range(len(clients)) if self.settings.restart == "slot" else clients
         return stack([state.personal.get(place, state.weights) for place in places])
@@ -43,12 +47,18 @@ class FedCEO(FedAvg):
 
     def idle(self, state: State) -> State:
         """Only stored models outlive the round after a smoothing."""
-        return State(state.weights, state.personal if self.settings.restart == "stored" else {})
+        return State(state.weights, state.personal if self.settings.restart == "stored" else {}, state.server)
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         stored = state.personal if self.settings.restart == "stored" else {}
+        server: dict[str, dict[str, Tensor]] = {}
+        if self.settings.unseen == "resubmit":
+            assert isinstance(uploads, Stack)
+            if round_ > 1 and self._restarts(round_):
+                uploads = resubmitted(uploads, stored, state.server.get("before", state.weights))
+            server = {"before": {name: w[-1].clone() for name, w in uploads.weights.items()}}
         if not self.smooths(round_):
-            return State(uploads.mean(), self._remember(stored, uploads)), {"smoothed": False}
+            return State(uploads.mean(), self._remember(stored, uploads), server), {"smoothed": False}
         about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if self._is_scheduled else {})
         if self.settings.restart == "mean":
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
@@ -56,7 +66,7 @@ class FedCEO(FedAvg):
         assert isinstance(uploads, Stack)
         smoothed = self.smooth(uploads.weights, round_, len(uploads.clients))
         uploads = replace(uploads, weights=smoothed)
-        return State(uploads.mean(), self._remember(stored, uploads, always=True)), about
+        return State(uploads.mean(), self._remember(stored, uploads, always=True), server), about
 
     def smooth(self, models: Any, round_: int, clients: float) -> Any:
         """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
@@ -90,3 +100,13 @@ class FedCEO(FedAvg):
         places = range(len(uploads.clients)) if self.settings.restart == "slot" else uploads.clients
         latest = {place: {name: w[k].clone() for name, w in uploads.weights.items()} for k, place in enumerate(places)}
         return stored | latest
+
+
+def resubmitted(uploads: Stack, seen: Collection[int], before: Weights) -> Stack:
+    """Uploads of clients that were never seen give way to the upload before them, the first one's to `before`."""
+    rows = list(range(len(uploads.clients)))
+    for k, client in enumerate(uploads.clients):
+        if client not in seen:
+            rows[k] = rows[k - 1] if k else -1
+    given = {name: torch.cat([w, before[name][None]])[rows] for name, w in uploads.weights.items()}
+    return replace(uploads, weights=given)

@@ -26,7 +26,7 @@ from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import privacy_spec, solve_noise, spent_rows
-from fedceo.simulation.summary import REGIMES, summarise
+from fedceo.simulation.summary import REGIMES, machine, summarise
 from fedceo.training.schedule import Schedule
 
 if TYPE_CHECKING:  # slow to import, and not always needed
@@ -280,5 +280,7 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
         "classes": data.classes,
         "engine": simulation.engine,
         "device": str(simulation.device),
+        "machine": machine(simulation.device),
+        "date": time.strftime("%Y-%m-%d"),
         "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }

@@ -1,6 +1,10 @@
-"""What a finished run says of its accuracy, each number named."""
+"""What a finished run says of its accuracy and of the machine, each number named."""
 
+import platform
+from pathlib import Path
 from typing import Any
+
+import torch
 
 REGIMES = {
     "none": "no privacy",
@@ -28,3 +32,13 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
         "at_best_validation": by_validation["test_accuracy"] if by_validation else None,
         "at_best_validation_round": by_validation["round"] if by_validation else None,
     }
+
+
+def machine(device: torch.device) -> str:
+    """The name of the GPU, or of the processor where the system tells it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

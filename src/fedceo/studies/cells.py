@@ -30,9 +30,7 @@ class Cell:
     folder: Path
 
 
-def find_cells(
-    target: Path, seeds: int, overrides: Sequence[str], grid: Sequence[str], out: Path, limit: int | None = None
-) -> list[Cell]:
+def find_cells(target: Path, seeds: int, overrides: Sequence[str], grid: Sequence[str], out: Path) -> list[Cell]:
     """All cells of a file or of the files in a folder.
 
     Args:
@@ -41,9 +39,9 @@ def find_cells(
         grid: "section.field=[value, ...]", each cell once with every value.
     """
     files = experiment_files(target)
-    choices = [_choices(each) for each in grid]
     cells = []
-    for file, chosen in itertools.product(files, itertools.product(*choices)):
+    for file, values in itertools.product(files, combinations(grid)):
+        chosen = [f"{field}={_as_toml(value)}" for field, value in values.items()]
         base = target.parent if target.is_file() else target
         name = "/".join([*file.relative_to(base).with_suffix("").parts])
         name += "".join(f",{override}" for override in chosen)
@@ -51,7 +49,7 @@ def find_cells(
         for seed in range(experiment.seed, experiment.seed + seeds):
             folder = out / _as_path(name) / f"seed-{seed}"
             cells.append(Cell(name, experiment.model_copy(update={"seed": seed}), folder))
-    return cells[:limit]
+    return cells
 
 
 def experiment_files(target: Path) -> list[Path]:
@@ -71,7 +69,13 @@ def _is_no_experiment(name: Path, file: Path) -> bool:
     return PARTS in name.parts or (file.parent / "checkpoint.safetensors").exists()
 
 
-def _choices(grid: str) -> list[str]:
+def combinations(grid: Sequence[str]) -> list[dict[str, Any]]:
+    """Every combination of the values of "section.field=[value, ...]"s: {"section.field": value, ...}."""
+    choices = [_choices(each) for each in grid]
+    return [dict(chosen) for chosen in itertools.product(*choices)]
+
+
+def _choices(grid: str) -> list[tuple[str, Any]]:
     name, equals, text = grid.partition("=")
     try:
         values: Any = tomllib.loads(f"values = {text}")["values"] if equals else None
@@ -79,7 +83,7 @@ def _choices(grid: str) -> list[str]:
         values = None
     if not isinstance(values, list) or not values:
         raise UsageError(f"--grid {grid}: expected section.field=[value, ...]")
-    return [f"{name.strip()}={_as_toml(value)}" for value in values]
+    return [(name.strip(), value) for value in values]
 
 
 def _as_toml(value: Any) -> str:

@@ -1,19 +1,20 @@
 """Settings chosen on the validation records, with the same number of trials for every method.
 
-The search knows the paper's grids for FedCEO. What a search learns from validation records is a release of its own that
-no privacy row accounts for.
+`tune` searches, and knows the paper's grids for FedCEO; `tune_on_grid` tries every value of a grid for all experiments
+alike. Both go by the validation accuracy after a trial's last round. What they learn from validation records is a
+release of its own that no privacy row accounts for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedceo.config import Experiment, parse_experiment, to_toml
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, DPFedSGD, FedCEO, FedProx, JainAnil
-from fedceo.simulation.folder import write_whole
-from fedceo.studies.cells import Cell
-from fedceo.studies.sweep import run_cell
+from fedceo.simulation.folder import RunFolder, write_whole
+from fedceo.studies.cells import Cell, combinations
+from fedceo.studies.sweep import OnCell, run_cell, sweep
 
 Space = dict[str, list[Any]]
 OnTrial = Callable[[int, dict[str, Any], float], None]
@@ -33,8 +34,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         import optuna
     except ImportError:
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
-    if experiment.data.validation == 0:
-        raise UsageError("data.validation: 0, but settings are chosen on validation records")
+    _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = search_space(experiment)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
@@ -42,12 +42,60 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         trial = study.ask()
         chosen = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
         cell = Cell(f"trial-{number}", changed(experiment, chosen), out / f"trial-{number}")
-        score = best_validation(cell)
+        run_cell(cell)
+        score = last_validation(cell)
         study.tell(trial, score)
         if on_trial is not None:
             on_trial(number, chosen, score)
     note = f"best of {trials} trials on validation over {', '.join(space)}"
-    tuned = changed(experiment, study.best_params).model_copy(update={"note": note})
+    return _written(changed(experiment, study.best_params), note, out)
+
+
+def tune_on_grid(
+    experiments: Mapping[str, Experiment],
+    grid: Sequence[str],
+    out: Path,
+    rounds: int | None = None,
+    jobs: int | None = None,
+    on_cell: OnCell | None = None,
+) -> dict[str, tuple[Experiment, float]]:
+    """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
+
+    Args:
+        experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
+        grid: "section.field=[value, ...]", all combinations.
+        out: a folder; each trial is a run in out/NAME.
+        rounds: of a trial, where it is shorter than the experiment.
+        jobs, on_cell: as for `sweep`.
+    """
+    cells: dict[str, list[Cell]] = {}
+    settings = combinations(grid)
+    for name, experiment in experiments.items():
+        _check_validation(experiment)
+        for number, values in enumerate(settings):
+            short = {} if rounds is None else {"train.rounds": rounds}
+            trial = changed(experiment, values | short)
+            cells.setdefault(name, []).append(Cell(f"{name}, trial {number}", trial, out / name / f"trial-{number}"))
+    sweep([cell for found in cells.values() for cell in found], jobs, on_cell)
+    length = "" if rounds is None else f" of {rounds} rounds"
+    note = f"best of {len(settings)} trials{length} on validation over {', '.join(settings[0])}"
+    tuned = {}
+    for name, found in cells.items():
+        scores = [last_validation(cell) for cell in found]
+        best = max(range(len(found)), key=scores.__getitem__)
+        failed = sum(not RunFolder(cell.folder).finished for cell in found)
+        said = note + (f"; {failed} failed" if failed else "")
+        tuned[name] = _written(changed(experiments[name], settings[best]), said, out / name), scores[best]
+    return tuned
+
+
+def _check_validation(experiment: Experiment) -> None:
+    if experiment.data.validation == 0:
+        raise UsageError("data.validation: 0, but settings are chosen on validation records")
+
+
+def _written(experiment: Experiment, note: str, out: Path) -> Experiment:
+    tuned = experiment.model_copy(update={"note": note})
     write_whole(out / "tuned.toml", to_toml(tuned).encode())
     return tuned
 
@@ -85,16 +133,14 @@ def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
     """The experiment with "section.field" set, checked again."""
     table = experiment.model_dump(exclude_none=True)
     for name, value in values.items():
-        section, field = name.split(".")
+        section, _, field = name.partition(".")
+        if not isinstance(table.get(section), dict):
+            raise UsageError(f"{name}: expected section.field of an experiment")
         table[section][field] = value
     return parse_experiment(table)
 
 
-def best_validation(cell: Cell) -> float:
-    """The best validation accuracy of the cell's run."""
-    import json
-
-    run_cell(cell)
-    records = [json.loads(line) for line in (cell.folder / "metrics.jsonl").read_text().splitlines()]
-    found = [record["validation_accuracy"] for record in records if record.get("validation_accuracy") is not None]
-    return max(found, default=0.0)
+def last_validation(cell: Cell) -> float:
+    """Validation accuracy after the last round of the cell's run; 0 where it failed or was not measured."""
+    folder = RunFolder(cell.folder)
+    return folder.history()[-1].get("validation_accuracy") or 0.0 if folder.finished else 0.0
