@@ -6,6 +6,7 @@ P-glob the same models on the public test set, each averaged over clients with e
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,8 +31,7 @@ class Evaluator:
 
         A class without test records has accuracy None; so has validation without records.
         """
-        data = self.federation
-        hits, loss = self._run(weights, data.test_x, data.test_y)
+        hits, loss = self._run(weights, *self._public)
         out: dict[str, Any] = {
             "test_accuracy": int(hits.sum()) / len(hits),
             "test_loss": loss,
@@ -39,33 +39,42 @@ class Evaluator:
             "validation_accuracy": None,
             "validation_loss": None,
         }
-        if len(data.validation):
-            hits, loss = self._run(weights, data.x[data.validation], data.y[data.validation])
+        if len(self.federation.validation):
+            hits, loss = self._run(weights, *self._validation)
             out |= {"validation_accuracy": int(hits.sum()) / len(hits), "validation_loss": loss}
         return out
 
     def per_class(self, weights: Mapping[str, Tensor]) -> list[float | None]:
         """Accuracy on the public test records of each class, None for a class without any."""
-        return self._by_class(self._run(weights, self.federation.test_x, self.federation.test_y)[0])
+        return self._by_class(self._run(weights, *self._public)[0])
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
         """local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
 
         Clients without test records of their own do not count for P-loc; a number over no clients is None.
         """
-        data = self.federation
         local: list[float] = []
         everywhere: list[float] = []
         for client, weights in models:
-            x, y = data.local_test_records(client)
+            x, y = self.federation.local_test_records(client)
             if len(y):
                 local.append(float(self._run(weights, x, y)[0].double().mean()))
             if len(everywhere) < most:
-                everywhere.append(float(self._run(weights, data.test_x, data.test_y)[0].double().mean()))
+                everywhere.append(float(self._run(weights, *self._public)[0].double().mean()))
         return {
             "local_accuracy": sum(local) / len(local) if local else None,
             "personal_accuracy": sum(everywhere) / len(everywhere) if everywhere else None,
         }
+
+    @cached_property
+    def _public(self) -> tuple[Tensor, Tensor]:
+        """The public test records and labels, on the device: sending them for every measurement costs more than it."""
+        return self.federation.test_x.to(self.device), self.federation.test_y.to(self.device)
+
+    @cached_property
+    def _validation(self) -> tuple[Tensor, Tensor]:
+        data = self.federation
+        return data.x[data.validation].to(self.device), data.y[data.validation].to(self.device)
 
     def _by_class(self, hits: Tensor) -> list[float | None]:
         labels, classes = self.federation.test_y, self.federation.classes
@@ -77,11 +86,12 @@ class Evaluator:
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:
         """Which records are right, and the mean loss, None where it is not a number."""
         self.model.eval()
-        hits, total = [], 0.0
+        hits = []
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        x, y = x.to(self.device), y.to(self.device)
         for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
-            inputs = self.federation.inputs(records.to(self.device), self.dtype)
-            logits = functional_call(self.model, dict(weights), (inputs,))
-            labels = labels.to(self.device)
-            total += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-            hits.append((logits.argmax(1) == labels).cpu())
-        return torch.cat(hits), total / len(y) if math.isfinite(total) else None
+            logits = functional_call(self.model, dict(weights), (self.federation.inputs(records, self.dtype),))
+            total += F.cross_entropy(logits.double(), labels, reduction="sum")
+            hits.append(logits.argmax(1) == labels)
+        loss = float(total) / len(y)
+        return torch.cat(hits).cpu(), loss if math.isfinite(loss) else None
