@@ -56,7 +56,7 @@ def make(setting: Setting, data: Federation, mechanism: str, method: str, every:
         {
             "data": {"name": "random", "clients": CLIENTS},
             "cohort": {"size": 10},
-            "train": {"rounds": 10**6, "local_epochs": 30, "batch_size": 64, "learning_rate": 0.01, "device": "cuda"},
+            "train": {"rounds": 1000, "local_epochs": 30, "batch_size": 64, "learning_rate": 0.01, "device": "cuda"},
             "privacy": {"mechanism": mechanism, "noise_multiplier": 1.0},
             "method": {"name": method},
             "evaluation": {"every": every},

@@ -66,7 +66,8 @@ def experiment_files(target: Path) -> list[Path]:
 
 def _is_no_experiment(name: Path, file: Path) -> bool:
     """Parts, and what runs have left behind."""
-    return PARTS in name.parts or (file.parent / "checkpoint.safetensors").exists()
+    left_behind = any((file.parent / left).exists() for left in ("checkpoint.safetensors", "result.json"))
+    return PARTS in name.parts or left_behind
 
 
 def combinations(grid: Sequence[str]) -> list[dict[str, Any]]:
