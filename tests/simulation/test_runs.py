@@ -33,6 +33,14 @@ def changed(**sections: dict[str, Any]) -> dict[str, Any]:
     return TABLE | {name: TABLE.get(name, {}) | fields for name, fields in sections.items()}
 
 
+class KilledError(Exception):
+    pass
+
+
+def kill(record: dict[str, Any]) -> None:
+    raise KilledError
+
+
 def same_weights(a: fedceo.Run, b: fedceo.Run) -> bool:
     return all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
 
@@ -313,6 +321,19 @@ def test_system_randomness_repeats_nothing_and_drops_the_caveat(mechanism: str) 
     assert all("void" in row["assumption"] for row in fedceo.run(TABLE).result["privacy"])
 
 
+def test_rounds_lost_to_kills_silence_nobody_where_there_is_no_cap(tmp_path: Path) -> None:
+    """System randomness keeps what lost rounds spent, so that a client may have taken part more often than t."""
+    table = changed(privacy={"randomness": "system"}, cohort={"size": 30}, checkpoint={"every": 100})
+    with pytest.raises(KilledError):
+        fedceo.run(table, out=tmp_path / "run", on_round=kill)
+    for _ in range(2):
+        with pytest.raises(KilledError):
+            fedceo.resume(tmp_path / "run", on_round=kill)
+    ended = fedceo.resume(tmp_path / "run")
+    assert len(ended.ledger.entries) == 3 + 12 and max(ended.ledger.participations.values()) == 3 + 12
+    assert all(entry.silent == () for entry in ended.ledger.entries)
+
+
 @pytest.mark.parametrize(
     "mechanism, observer", [("distributed", "server"), ("record", "server"), ("record", "outsider")]
 )
@@ -341,12 +362,6 @@ def test_record_rows_speak_of_the_worst_client() -> None:
 
 
 def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -> None:
-    class KilledError(Exception):
-        pass
-
-    def kill(record: dict[str, Any]) -> None:
-        raise KilledError
-
     table = changed(data={"name": "digits", "clients": 4}, cohort={"size": 2})
     with pytest.raises(KilledError):
         fedceo.run(table, out=tmp_path / "run", data=federation(), model=SmallConv(), on_round=kill)

@@ -77,7 +77,7 @@ class Simulation:
         cohort, privacy = experiment.cohort, experiment.privacy
         clients = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
         reported = self.schedule.reporting(t, clients, cohort.dropout)
-        cap = privacy.participation_cap or t
+        cap = privacy.participation_cap or math.inf
         silent = [client for client in reported if self.ledger.participations[client] >= cap]
         if privacy.mechanism == "record":  # an upload of noise alone would cover for nobody
             reported, silent = [client for client in reported if client not in silent], []
