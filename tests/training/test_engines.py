@@ -1,5 +1,8 @@
 """Loop and batch give the same answer on the same Schedule; the loop is plain SGD; the rule that chooses."""
 
+import threading
+from typing import ClassVar
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -230,3 +233,34 @@ def test_threads_change_nothing_and_are_given_back(record: RecordPrivacy | None)
             torch.set_num_threads(before)
     assert difference(trained[0].weights, trained[1].weights) < 1e-6
     assert torch.allclose(trained[0].losses, trained[1].losses)
+
+
+class Witness(nn.Module):
+    """Writes down in which threads it runs and how many threads a product may take there."""
+
+    seen: ClassVar[set[tuple[int, int]]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Witness.seen.add((threading.get_ident(), torch.get_num_threads()))
+        return self.out(x.flatten(1))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_loop_takes_no_more_threads_than_torch_was_given(threads: int) -> None:
+    model, before = Witness(), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        trainer = LoopTrainer(place(model))
+        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))  # asks the model what it draws, too
+        Witness.seen.clear()
+        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    here = threading.get_ident()
+    assert {inside for _, inside in Witness.seen} == {1}
+    assert len(Witness.seen) <= threads and (here in {thread for thread, _ in Witness.seen}) == (threads == 1)

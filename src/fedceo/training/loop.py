@@ -1,7 +1,6 @@
 """One client after another: any model, any device. The oracle for every faster trainer."""
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,11 +20,11 @@ Result = TypeVar("Result")
 
 
 class LoopTrainer:
-    """Plain SGD, step by step, client by client; on a CPU as many clients at a time as there are cores.
+    """Plain SGD, step by step, client by client; on a CPU as many clients at a time as torch may use threads.
 
-    Cores work on clients, not on parts of a product: small products gain nothing from several threads and lose much
-    when anything else runs. So a result depends neither on the number of cores nor on what they do. A model that draws
-    from torch's global stream, as nn.Dropout does, has its clients trained one by one.
+    Threads work on clients, not on parts of a product: small products gain nothing from several threads and lose much
+    when anything else runs. So a result depends neither on their number nor on what they do. A model that draws from
+    torch's global stream, as nn.Dropout does, has its clients trained one by one.
     """
 
     def __init__(self, place: Place) -> None:
@@ -56,12 +55,12 @@ class LoopTrainer:
 
     @cached_property
     def _workers(self) -> ThreadPoolExecutor | None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if self._draws or cores == 1:
+        threads = torch.get_num_threads()
+        if self._draws or threads == 1:
             return None
-        self._models = [copy.deepcopy(self.place.model) for _ in range(cores)]
+        self._models = [copy.deepcopy(self.place.model) for _ in range(threads)]
         self.place.records(torch.zeros(1, dtype=torch.int64))  # makes what all will read
-        return ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
+        return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def _train_client(
         self, model: nn.Module, start: Weights, client: int, round_: int, work: Work
