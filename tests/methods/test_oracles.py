@@ -266,7 +266,7 @@ def test_dp_fed_ls_smooths_the_mean() -> None:
     wanted = torch.linalg.solve(torch.eye(size).double() + 1.5 * ring.double(), update)
     found = torch.cat([(smoothed[name] - w).flatten() for name, w in start().items()])
     assert torch.allclose(found, wanted, atol=1e-10)
-    assert torch.equal(laplacian_smooth(update, 0.0), laplacian_smooth(update, 0.0))
+    assert torch.allclose(laplacian_smooth(update, 0.0), update)
 
 
 # Settings that make a method its parent
@@ -295,11 +295,6 @@ def test_equals_its_parent(engine: str, mechanism: str, method: dict[str, Any], 
     }
     one, other = run(method, engine, **sections), run(parent, engine, **sections)
     assert all(torch.equal(one.weights[name], w) for name, w in other.weights.items())
-
-
-def test_a_gradient_of_zero_has_no_direction_to_ascend() -> None:
-    found = run({"name": "dp-fedsam", "radius": 0.3}, train={"learning_rate": 1e-12})
-    assert all(bool(torch.isfinite(w).all()) for w in found.weights.values())
 
 
 # Learning

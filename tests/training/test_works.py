@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
 from fedceo.training.batched import BatchedTrainer
-from fedceo.training.loop import LoopTrainer
+from fedceo.training.cohort import Cohort
+from fedceo.training.loop import LoopTrainer, _climbed
 from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Place, RecordPrivacy, Work
@@ -82,3 +83,21 @@ def test_phases_of_a_round_have_batches_of_their_own() -> None:
     first, second = (place.plan(0, 1, replace(PLAIN, phase=phase))[0] for phase in (0, 1))
     assert not torch.equal(first, second)
     assert torch.equal(first, place.plan(0, 1, PLAIN)[0])
+
+
+def test_a_gradient_of_zero_has_no_direction_to_ascend() -> None:
+    weights = {name: w.detach() for name, w in parameters_of(SmallConv()).items()}
+    climbed = _climbed(weights, {name: torch.zeros_like(w) for name, w in weights.items()}, 0.3)
+    assert all(torch.equal(climbed[name], w) for name, w in weights.items())
+
+
+@pytest.mark.parametrize("record", [None, RecordPrivacy(0.5, 0.3)], ids=["plain", "record"])
+def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> None:
+    place = Place(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    work = replace(PLAIN, ascent=0.3, record=record)
+    starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(place.model).items()}
+    cohort = Cohort.of(starts, place, [place.plan(k, 1, work) for k in (0, 1)], [1.0, 1.0], work)
+    (cohort.gradients if record is None else cohort.noised)[1, : cohort.size] = 2.0
+    before = cohort.climb(work)
+    moved = (cohort.weights - before).norm(dim=1)
+    assert moved[0] == 0 and float(moved[1]) == pytest.approx(0.3, rel=1e-4)
