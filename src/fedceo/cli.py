@@ -13,6 +13,7 @@ import typer
 
 from fedceo import cli_attack, cli_report, cli_studies
 from fedceo.cli_data import app as data_app
+from fedceo.cli_options import Json, Overrides
 from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
 
@@ -30,15 +31,11 @@ app.command()(cli_studies.tune)
 app.command()(cli_report.report)
 app.command()(cli_attack.attack)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
 
 @app.command()
 def run(
     file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a field: section.field=value. May be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
     tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
@@ -131,7 +128,7 @@ def show(
 @app.command()
 def partition(
     file: Annotated[Path, typer.Argument(help="An experiment file (TOML).")],
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="The picture, PNG or PDF.")] = Path("partition.png"),
     as_json: Json = False,
 ) -> None:

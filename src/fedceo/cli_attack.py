@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedceo.cli_options import Json, Overrides
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ def attack(
     holds: Annotated[str, typer.Option(help="What the attacker holds: T0, T1, T2 or T3.")] = "T1",
     iterations: Annotated[int | None, typer.Option(help="Steps; left out: 300, or 4800 for ig.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new folder; left out: runs/attacks/NAME.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
     from rich.console import Console

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedceo.cli_options import Json, Overrides
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Account for privacy, calibrate noise, audit a mechanism.", no_args_is_help=True)
 
 Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Clients = Annotated[int | None, typer.Option(help="N.")]
 Cohort = Annotated[int | None, typer.Option(help="K, expected under Poisson sampling.")]
 Rounds = Annotated[int | None, typer.Option(help="T.")]

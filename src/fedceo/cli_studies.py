@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedceo.cli_options import Json, Overrides
 from fedceo.errors import UsageError
-
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Change a field of all: section.field=value.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def sweep(
