@@ -132,3 +132,29 @@ def test_refusals_are_one_line(ask: Ask, arguments: tuple[str, ...], words: str)
     code, out, err = ask(*arguments)
     assert code == 2 and not out
     assert words in err and err.count("\n") == 1
+
+
+BESIDE = {
+    "--clients": "100", "--cohort": "10", "--rounds": "30", "--delta": "1e-6", "--sampling": "fixed",
+    "--adjacency": "zero-out", "--mechanism": "central", "--release": "average", "--interval": "10",
+    "--min-reports": "5", "--reports": "9", "--participations": "3", "--participation-cap": "5",
+    "--record-rate": "0.1", "--record-steps": "10", "--noise-multiplier": "1.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate --epsilon 8"])
+@pytest.mark.parametrize("option", BESIDE)
+def test_no_option_is_ignored_beside_a_file(ask: Ask, command: str, option: str, tmp_path: Path) -> None:
+    """Not even one that says what is the default."""
+    if command != "account" and option == "--noise-multiplier":
+        pytest.skip("what calibrate looks for is no option of it")
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    code, out, err = ask(*command.split(), str(file), option, BESIDE[option])
+    assert code == 2 and not out and err.count("\n") == 1
+    assert f"{option}: {file} says all that options would say; change it with --set" in err
+
+
+def test_set_is_not_ignored_where_there_is_no_file(ask: Ask) -> None:
+    code, out, err = ask("account", *PLAN, "--noise-multiplier", "1", "--set", "train.rounds=3")
+    assert code == 2 and not out and "--set: changes an experiment file, and none is given" in err

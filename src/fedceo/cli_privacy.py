@@ -22,10 +22,12 @@ Cohort = Annotated[int | None, typer.Option(help="K, expected under Poisson samp
 Rounds = Annotated[int | None, typer.Option(help="T.")]
 Noise = Annotated[float | None, typer.Option(help="sigma.")]
 Delta = Annotated[float | None, typer.Option(help="Left out: min(1e-5, N^-1.1).")]
-Sampling = Annotated[str, typer.Option(help="fixed or poisson.")]
-Adjacency = Annotated[str, typer.Option(help="zero-out, replace-one or add-remove.")]
+Sampling = Annotated[str | None, typer.Option(help="fixed or poisson; left out: fixed.")]
+Adjacency = Annotated[str | None, typer.Option(help="zero-out, replace-one or add-remove; left out: zero-out.")]
 Mechanism = Annotated[str | None, typer.Option(help="distributed, central or record; left out: the first two, each.")]
-Release = Annotated[str, typer.Option(help="average, personalised (FedCEO, restart own or slot) or stored.")]
+Release = Annotated[
+    str | None, typer.Option(help="average, personalised (FedCEO, restart own or slot) or stored; left out: average.")
+]
 Interval = Annotated[int | None, typer.Option(help="I, rounds between smoothings of a personalised release.")]
 MinReports = Annotated[int | None, typer.Option(help="Reports that the noise shares are sized for.")]
 Reports = Annotated[int | None, typer.Option(help="Reports of every round, where fewer than K arrive.")]
@@ -44,10 +46,10 @@ def account(
     rounds: Rounds = None,
     noise_multiplier: Noise = None,
     delta: Delta = None,
-    sampling: Sampling = "fixed",
-    adjacency: Adjacency = "zero-out",
+    sampling: Sampling = None,
+    adjacency: Adjacency = None,
     mechanism: Mechanism = None,
-    release: Release = "average",
+    release: Release = None,
     interval: Interval = None,
     min_reports: MinReports = None,
     reports: Reports = None,
@@ -58,13 +60,13 @@ def account(
     as_json: Json = False,
 ) -> None:
     """Print who learns what: of an experiment as planned, of a run as it went, or of what the options say."""
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    _check_sources(target, overrides, given)
     if target is not None:
-        _refuse_beside(target, clients, cohort, rounds, noise_multiplier, delta, mechanism)
         rows = _rows_of(target, overrides or [])
     else:
         from fedceo.privacy.accounting import account as account_for
 
-        given = {name: value for name, value in locals().items() if name in OPTIONS}
         rows = [row for spec in _specs(given) for row in account_for(spec)]
     if as_json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
@@ -84,10 +86,10 @@ def calibrate(
     cohort: Cohort = None,
     rounds: Rounds = None,
     delta: Delta = None,
-    sampling: Sampling = "fixed",
-    adjacency: Adjacency = "zero-out",
+    sampling: Sampling = None,
+    adjacency: Adjacency = None,
     mechanism: Mechanism = None,
-    release: Release = "average",
+    release: Release = None,
     interval: Interval = None,
     min_reports: MinReports = None,
     reports: Reports = None,
@@ -103,13 +105,13 @@ def calibrate(
 
     if epsilon is None:
         raise UsageError("--epsilon: the epsilon wanted is missing")
-    noise_multiplier = 1.0  # any: it is what is looked for
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    _check_sources(target, overrides, given)
+    any_noise = 1.0  # the multiplier is what is looked for
     if target is not None:
-        _refuse_beside(target, clients, cohort, rounds, delta, mechanism)
-        specs = [_planned(target, overrides or [])]
+        specs = [_planned(target, overrides or [], any_noise)]
     else:
-        given = {name: value for name, value in locals().items() if name in OPTIONS}
-        specs = _specs(given)
+        specs = _specs(given | {"noise_multiplier": any_noise})
     found = []
     for spec in specs:
         if len(specs) > 1 and spec.mechanism == "central" and observer == "server":
@@ -162,33 +164,31 @@ def _specs(given: dict[str, Any]) -> list["Spec"]:
     """One spec for each mechanism that the options may mean."""
     from fedceo.privacy.spec import Spec, default_delta
 
-    missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if given[name] is None]
+    missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
     if missing:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise UsageError(f"{names}: needed, or an experiment file")
+        raise UsageError(f"{', '.join(map(_option, missing))}: needed, or an experiment file")
     if given["rounds"] < 1:
         raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
-    given = {name: value for name, value in given.items() if value is not None}
     if "delta" not in given and given["clients"] > 0:
-        given["delta"] = default_delta(given["clients"])
+        given = given | {"delta": default_delta(given["clients"])}
     if "reports" in given:
-        given["reports"] = ((given["reports"], given["rounds"]),)
+        given = given | {"reports": ((given["reports"], given["rounds"]),)}
     if "mechanism" in given:
         return [Spec(**given)]
     if "record_rate" in given or "record_steps" in given:
         return [Spec(mechanism="record", **given)]
-    shares = given["release"] != "average" or "min_reports" in given or "reports" in given
+    shares = given.get("release", Spec.release) != "average" or "min_reports" in given or "reports" in given
     kinds = ["distributed"] if shares else ["central", "distributed"]
     return [Spec(mechanism=kind, **given) for kind in kinds]
 
 
-def _planned(file: Path, overrides: list[str]) -> "Spec":
+def _planned(file: Path, overrides: list[str], noise_multiplier: float) -> "Spec":
     from fedceo.config import load_experiment
     from fedceo.simulation.spending import client_sizes, planned_participations, privacy_spec
 
     experiment = load_experiment(file, overrides)
     sizes = client_sizes(experiment)
-    return privacy_spec(experiment, sizes, 1.0, planned_participations(experiment, len(sizes)))
+    return privacy_spec(experiment, sizes, noise_multiplier, planned_participations(experiment, len(sizes)))
 
 
 def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
@@ -212,6 +212,14 @@ def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
     return spent_rows(experiment, sizes, solve_noise(experiment, sizes), ledger)
 
 
-def _refuse_beside(target: Path, *options: Any) -> None:
-    if any(option is not None for option in options):
-        raise UsageError(f"{target}: says all that options would say; change it with --set section.field=value")
+def _check_sources(target: Path | None, overrides: list[str] | None, given: dict[str, Any]) -> None:
+    """A target and options both say what the plan is: only one of them may."""
+    if target is None and overrides:
+        raise UsageError("--set: changes an experiment file, and none is given")
+    if target is not None and given:
+        other = "" if target.is_dir() else "; change it with --set section.field=value"
+        raise UsageError(f"{_option(next(iter(given)))}: {target} says all that options would say{other}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
