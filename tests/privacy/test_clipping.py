@@ -1,6 +1,7 @@
 """Clipping per layer and adaptive clipping: what is bounded, what is noised, what is spent."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.methods.fedceo import FedCEO
 from fedceo.privacy.gaussian import gaussian_epsilon
-from fedceo.simulation.rounds import noise_beside_count
+from fedceo.simulation.rounds import Simulation, noise_beside_count
+from fedceo.simulation.runs import prepare
 from tests.privacy.test_mechanisms import K, cohort, mechanism
 from tests.simulation.test_runs import changed
 
@@ -77,6 +80,43 @@ def test_the_clip_survives_a_resume(tmp_path: Any) -> None:
     table = changed(privacy={"clipping": "adaptive", "noise_multiplier": 0.3})
     count = iter(range(100))
     fedceo.run(table, out=tmp_path / "run", should_stop=lambda: next(count) == 4)
+    resumed, whole = fedceo.resume(tmp_path / "run"), fedceo.run(table)
+    assert all(torch.equal(resumed.weights[name], w) for name, w in whole.weights.items())
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedceo": {"restart": "mean", "threshold": "noise", "interval": 2},
+    "dp-fedavg": {},
+    "blur-lus": {"sparsity": 0.0},
+}
+
+
+def follows(simulation: Simulation) -> float:
+    """C as the method has it: in its threshold, radius or ball."""
+    method, (work, *_) = simulation.method, simulation.phases(1)
+    if isinstance(method, FedCEO):
+        share = simulation.mechanism.noise * simulation.mechanism.step
+        return method.threshold((4, 9), 1.0, 1) / (share * (2 + 3))
+    return work.outside_radius if work.radius is None else work.radius
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_makes_of_the_clip_follows_it(name: str) -> None:
+    table = changed(privacy={"clipping": "adaptive", "clip": 0.3, "noise_multiplier": 0.3}, train={"rounds": 4})
+    simulation = prepare(fedceo.parse_experiment(table | {"method": {"name": name} | METHODS[name]}))
+    assert follows(simulation) == pytest.approx(0.3)
+    for _ in range(4):
+        simulation.step()
+        assert follows(simulation) == pytest.approx(simulation.clip)
+    assert simulation.clip != pytest.approx(0.3, rel=0.05)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_that_look_at_the_clip_survive_a_resume(name: str, tmp_path: Path) -> None:
+    table = changed(privacy={"clipping": "adaptive", "clip": 0.3, "noise_multiplier": 0.3}, train={"rounds": 6})
+    table = table | {"method": {"name": name} | METHODS[name]}
+    count = iter(range(100))
+    fedceo.run(table, out=tmp_path / "run", should_stop=lambda: next(count) == 3)
     resumed, whole = fedceo.resume(tmp_path / "run"), fedceo.run(table)
     assert all(torch.equal(resumed.weights[name], w) for name, w in whole.weights.items())
 

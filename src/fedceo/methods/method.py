@@ -145,11 +145,12 @@ def last_layer(weights: Weights) -> tuple[str, ...]:
     return tuple(name for name in weights if name.rpartition(".")[0] == prefix)
 
 
-def make_method(experiment: Experiment, weights: Weights, noise: float) -> Method:
+def make_method(experiment: Experiment, weights: Weights, clip: float, noise: float) -> Method:
     """The method that an experiment's [method] table names.
 
     Args:
         weights: the model that all begin with.
+        clip: C, which moves where clipping is adaptive.
         noise: standard deviation of the noise in an entry of an upload.
     """
     from fedceo.methods import fedavg, fedceo, local, personal
@@ -167,13 +168,13 @@ def make_method(experiment: Experiment, weights: Weights, noise: float) -> Metho
         case JainAnil():
             return personal.JainAnil(server, settings, last_layer(weights), weights)
         case DPFedAvg():
-            return local.Projected(server, experiment.privacy.clip)
+            return local.Projected(server, clip)
         case DPFedSGD():
             return local.OneGradient(server, full=settings.batch == "full")
         case FedProx():
             return local.Proximal(server, settings.mu)
         case BlurLus():
-            return local.BlurLus(server, settings, experiment.privacy.clip)
+            return local.BlurLus(server, settings, clip)
         case DPFedSAM():
             return local.SharpnessAware(server, settings.radius)
         case DPFedLS():

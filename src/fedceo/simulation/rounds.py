@@ -17,7 +17,7 @@ from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur
-from fedceo.methods import State, make_method
+from fedceo.methods import Method, State, make_method
 from fedceo.methods.method import Contribution
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
@@ -60,8 +60,7 @@ class Simulation:
         self.engine = choose_engine(place, train.engine)
         self.trainer = make_trainer(place, self.engine)
         self.mechanism = self._mechanism()
-        noise = self.mechanism.noise * experiment.privacy.clip * self.mechanism.step
-        self.method = make_method(experiment, parameters_of(self.model), noise)
+        self.method = self._method()
         if self.method.needs_stack and experiment.privacy.mechanism == "central":
             raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
@@ -207,6 +206,7 @@ class Simulation:
     @clip.setter
     def clip(self, value: float) -> None:
         self.mechanism = replace(self.mechanism, clip=value)
+        self.method = self._method()  # radii and thresholds follow; what it remembers is in the state
 
     def _followed(self, unclipped: float) -> float:
         """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
@@ -227,6 +227,11 @@ class Simulation:
             step=server_step(self.experiment),
             schedule=self.schedule,
         )
+
+    def _method(self) -> Method:
+        mechanism = self.mechanism
+        noise = mechanism.noise * mechanism.clip * mechanism.step
+        return make_method(self.experiment, parameters_of(self.model), mechanism.clip, noise)
 
     def _check(self, federation: Federation) -> None:
         tokens = torch.int64 if federation.x.dtype == torch.int32 else None
