@@ -125,6 +125,17 @@ def test_the_threshold_grows_as_the_paper_says() -> None:
     assert about == {"smoothed": False}
 
 
+def test_the_noise_threshold_is_what_noise_alone_reaches_in_the_mean() -> None:
+    """The noise in a mean is the same under both mechanisms, and so is its largest singular value: about
+    sigma C step / K (sqrt(d) + sqrt(h))."""
+    method = {"name": "fedceo", "threshold": "noise", "restart": "mean", "interval": 1}
+    for mechanism in ("distributed", "central"):
+        simulation = simulate(experiment(method, privacy={"mechanism": mechanism}), 0)
+        assert isinstance(simulation.method, FedCEO)
+        found = simulation.method.threshold((16, 64, 3), 3, 1) / 3
+        assert found == pytest.approx(1.0 * 0.7 * 0.5 / 3 * (4 + 8))
+
+
 def test_restarts() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
