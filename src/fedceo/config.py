@@ -183,7 +183,8 @@ class Checkpoint(Section):
 class Record(Section):
     every: Count | None = None
     """Rounds between recordings of the cohort's models, for `fedceo report`; a multiple of method.interval shows the
-    smoothings. Left out: none. Recordings hold models before noise: guard them as you guard the data."""
+    smoothings. Left out: none; rounds in which no models are sent have none either. Recordings hold models before
+    noise: guard them as you guard the data."""
     layers: str | list[str] = "all"
     """Whose weights are recorded: "all", "last N", or a list of names."""
 

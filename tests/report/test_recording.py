@@ -52,6 +52,13 @@ def test_without_noise_there_is_nothing_before_noise(runs: Path) -> None:
     assert list(recording.stacks) == ["uploaded"] and recording.noise == 0 and recording.thresholds == {}
 
 
+def test_rounds_that_send_statistics_are_not_recorded(tmp_path: Path) -> None:
+    method = {"name": "centaur", "initialisation": "power", "power_rounds": 3, "head_epochs": 1}
+    fedceo.run(TABLE | {"method": method, "record": {"every": 1}, "train": {"rounds": 5}}, out=tmp_path / "run")
+    found = [file.stem for file in RunFolder(tmp_path / "run").recordings()]
+    assert found == ["round-00004", "round-00005"]
+
+
 @pytest.mark.parametrize(
     ("sections", "words"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedceo.methods.method import Contribution, State, Weights, repeat
+from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
 from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
 
@@ -73,11 +73,8 @@ class FedAvg:
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         return repeat(state.weights, len(clients))
 
-    def measures(self, round_: int) -> bool:
-        return False
-
-    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        raise NotImplementedError("asked only where `measures` says so")
+    def statistics(self, round_: int) -> Statistics | None:
+        return None
 
     def phases(self, work: Work) -> Sequence[Work]:
         return (work,)

@@ -1,6 +1,6 @@
 """The seam: what a method is asked in a round. It draws no noise and trains nothing itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,6 +90,10 @@ class Contribution:
     personal: Weights = field(default_factory=dict)
 
 
+Statistics = Callable[[State, Tensor, Tensor], dict[str, Tensor]]
+"""Of one client's records x (n, *shape) and labels y (n,): name -> as large as the parameter; zeros if n is 0."""
+
+
 class Method(Protocol):
     """One method; `needs_stack` says whether it must see each client's upload or only the mean."""
 
@@ -101,11 +105,8 @@ class Method(Protocol):
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
         """The model that each client of the cohort trains from, personal parts included: name -> (K, ...)."""
 
-    def measures(self, round_: int) -> bool:
-        """Whether clients send statistics of their records in the round instead of training."""
-
-    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """One client's statistics, from its records x (n, *shape) and labels y (n,); they are clipped and noised."""
+    def statistics(self, round_: int) -> Statistics | None:
+        """What clients send in the round instead of training, clipped and noised like an update; None: they train."""
 
     def phases(self, work: Work) -> Sequence[Work]:
         """What a client does in a round, one after another."""

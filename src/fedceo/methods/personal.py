@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedceo import method_settings
 from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import Contribution, State, Weights, repeat
+from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
 from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
 
@@ -33,22 +33,9 @@ class Centaur(FedAvg):
         kept = state.personal if self.settings.persist_heads else {}
         return repeat(state.weights, len(clients)) | _own(state, clients, self.head, kept)
 
-    def measures(self, round_: int) -> bool:
-        return self.settings.initialisation == "power" and round_ <= self.settings.power_rounds
-
-    def statistics(self, state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """A step of the power method: B V for the spread B of a client's class means, never formed, and V = W'.
-
-        B = sum over classes c of n_c/n (m_c - m)(m_c - m)', with means m_c of the client's records of class c.
-        """
-        name, first = next(iter(state.weights.items()))
-        records = x.flatten(1)
-        centred = records - records.mean(0)
-        shares = torch.nn.functional.one_hot(y).to(records.dtype)
-        counts = shares.sum(0).clamp_min(1)
-        means = shares.T @ centred / counts[:, None]
-        spread = counts[:, None] / len(y) * means
-        return {name: (first @ means.T) @ spread}
+    def statistics(self, round_: int) -> Statistics | None:
+        powers = self.settings.initialisation == "power" and round_ <= self.settings.power_rounds
+        return power_step if powers else None
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         return sorted(state.personal) if self.head else None
@@ -71,7 +58,7 @@ class Centaur(FedAvg):
         return replace(work, epochs=epochs, learning_rate=rate, only=self.head, proximal=0.0), replace(body, phase=1)
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        if not self.measures(round_):
+        if self.statistics(round_) is None:
             return super().aggregate(state, uploads, round_)
         ((name, mean),) = uploads.mean().items()
         basis = torch.linalg.qr(mean.T).Q.T  # rows: directions, as many as the layer has units or inputs
@@ -86,6 +73,20 @@ class Centaur(FedAvg):
             trained={name: w for name, w in passes[-1].items() if name not in self.head},
             personal={name: w for name, w in passes[-1].items() if name in self.head},
         )
+
+
+def power_step(state: State, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """A step of the power method: B V for the spread B of a client's class means, never formed, and V = W'.
+
+    B = sum over classes c of n_c/n (m_c - m)(m_c - m)', with means m_c of the client's records of class c.
+    """
+    name, first = next(iter(state.weights.items()))
+    records = x.flatten(1)
+    centred = records - records.mean(0)
+    members = (y[:, None] == torch.unique(y)).to(records.dtype)
+    counts = members.sum(0)[:, None]
+    means = members.T @ centred / counts
+    return {name: (first @ means.T) @ (counts / len(y) * means)}
 
 
 class JainAnil(Centaur):

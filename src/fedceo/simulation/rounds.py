@@ -18,7 +18,7 @@ from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur
 from fedceo.methods import Method, State, make_method
-from fedceo.methods.method import Contribution
+from fedceo.methods.method import Contribution, Statistics
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Mechanism, Uploads
@@ -138,9 +138,9 @@ class Simulation:
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
         t, clients = entry.round, entry.reported
-        mean_loss = None
-        if self.method.measures(t):
-            sent = self._measured(entry)
+        mean_loss, statistics = None, self.method.statistics(t)
+        if statistics is not None:
+            sent = self._measured(entry, statistics)
         else:
             passes: list[Weights] = [self.method.starts(self.state, clients, t)]
             for work in self.phases(t):
@@ -151,26 +151,24 @@ class Simulation:
             self.state.personal[client] = {name: w[k].clone() for name, w in sent.personal.items()}
         if self.experiment.privacy.mechanism == "central":
             shared = {name: self.state.weights[name] for name in sent.start}
-            if self.method.measures(t):  # statistics are sums of their own, not changes of the model
+            if statistics is not None:  # they are sums of their own, not changes of the model
                 shared = {name: torch.zeros_like(w) for name, w in shared.items()}
             return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
         uploads = self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t)
         every = self.experiment.record.every
-        if self.on_recording is not None and every is not None and t % every == 0:
+        if self.on_recording is not None and every is not None and t % every == 0 and statistics is None:
             self.on_recording(record_round(self, sent.trained, uploads, t))
         return uploads, mean_loss
 
-    def _measured(self, entry: Entry) -> Contribution:
-        """Statistics in the place of updates; those at their cap send zeros."""
-        found = []
-        for client in entry.reported:
-            x, y = self.place.records(self.federation.train[client].to(self.device))
-            each = self.method.statistics(self.state, x, y)
-            found.append(each if client in entry.own else {name: torch.zeros_like(s) for name, s in each.items()})
-        if not found:  # central noise is released all the same
-            found_nothing = {name: w.new_zeros(0, *w.shape) for name, w in list(self.state.weights.items())[:1]}
-            return Contribution(found_nothing, found_nothing)
-        sent = {name: torch.stack([each[name] for each in found]) for name in found[0]}
+    def _measured(self, entry: Entry, statistics: Statistics) -> Contribution:
+        """Statistics in the place of updates; those at their cap send those of no records."""
+
+        def of(places: Tensor) -> dict[str, Tensor]:
+            return statistics(self.state, *self.place.records(places.to(self.device)))
+
+        none = of(torch.empty(0, dtype=torch.int64))  # says what there is to send, though nobody may be in
+        found = [of(self.federation.train[client]) if client in entry.own else none for client in entry.reported]
+        sent = {name: torch.stack([zeros, *(each[name] for each in found)])[1:] for name, zeros in none.items()}
         return Contribution({name: torch.zeros_like(s) for name, s in sent.items()}, sent)
 
     def _phase(self, starts: Weights, entry: Entry, work: Work) -> tuple[Weights, float | None]:
