@@ -114,7 +114,7 @@ class Train(Section):
     precision: Literal["float32", "float64"] = "float32"
     """Of weights and training."""
     tf32: bool = False
-    """On a GPU: products with 10 bits of mantissa, about 1.7 times as fast for LeNet-5; sums stay in float32."""
+    """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
 
 class Privacy(Section):

@@ -136,6 +136,15 @@ def test_the_noise_threshold_is_what_noise_alone_reaches_in_the_mean() -> None:
         assert found == pytest.approx(1.0 * 0.7 * 0.5 / 3 * (4 + 8))
 
 
+def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
+    """The numbers of docs/methods.md: fc1 of LeNet-5, sigma = C = 1, K = 10."""
+    paper = FedCEO(method_settings.FedCEO(strength=85, ratio=1.03, interval=15))
+    aware = FedCEO(method_settings.FedCEO(threshold="noise"), noise=10**-0.5)
+    fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
+    assert round(aware.threshold(fc1, 10, 15)) == 63
+    assert [round(paper.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
+
+
 def test_restarts() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
