@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, vmap
 from fedceo.models import build_model, parameters_of
 from fedceo.training.blocks import Conv, Linear
 from fedceo.training.chain import NotAChainError, read_chain
+from fedceo.training.cohort import Batch
 from fedceo.training.per_example import clipped_sum
 from tests.small import SmallConv
 
@@ -48,7 +49,7 @@ def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | No
     x, y = torch.randn(3, 6, 2, 12, 12, dtype=torch.float64), torch.randint(4, (3, 6))
     counts = torch.tensor([6, 2, 0])
     out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
-    losses = read_chain(model, (2, 12, 12)).gradient(weights, x, y, None, counts, clip, out)
+    losses = read_chain(model, (2, 12, 12)).gradient(weights, Batch(x, y, counts), clip, out)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -78,9 +79,9 @@ def test_a_record_that_is_not_finite_counts_as_zero(which: str, bad: float) -> N
     x, y = torch.randn(2, 4, 1, 4, 4), torch.randint(3, (2, 4))
     chain = read_chain(model, (1, 4, 4))
     without, with_ = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    chain.gradient(weights, x, y, None, torch.tensor([3, 4]), 0.5, without)
+    chain.gradient(weights, Batch(x, y, torch.tensor([3, 4])), 0.5, without)
     x[0, 3, 0, 1, 1] = bad
-    chain.gradient(weights, x, y, None, torch.tensor([4, 4]), 0.5, with_)
+    chain.gradient(weights, Batch(x, y, torch.tensor([4, 4])), 0.5, with_)
     for name in weights:
         assert torch.isfinite(with_[name]).all()
         assert torch.allclose(with_[name], without[name], atol=1e-6)

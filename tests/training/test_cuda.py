@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedceo.models import build_model, parameters_of
 from fedceo.training.batched import BatchedTrainer
 from fedceo.training.chain import Chain, read_chain
+from fedceo.training.cohort import Batch
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
@@ -136,9 +137,9 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
         x, y = torch.randn(3, 16, 3, 32, 32).cuda(), torch.randint(5, (3, 16)).cuda()
         out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
         exact = {name: w.double() for name, w in out.items()}
-        losses = chain.fused().gradient(weights, x, y, None, counts, clip, out)
+        losses = chain.fused().gradient(weights, Batch(x, y, counts), clip, out)
         twin = {name: w.double() for name, w in weights.items()}
-        expected = chain.gradient(twin, x.double(), y, None, counts, clip, exact)
+        expected = chain.gradient(twin, Batch(x.double(), y, counts), clip, exact)
         assert torch.allclose(losses, expected.float(), atol=1e-5)
         worst.append(max(float((out[n] - exact[n]).norm() / exact[n].norm()) for n in out))
         assert all(bool((g[2] == 0).all()) for g in out.values()), "no record, no gradient"

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedceo.training.blocks import Conv
 from fedceo.training.captured import CapturedSteps
 from fedceo.training.chain import Chain, NotAChainError, read_chain
-from fedceo.training.cohort import Cohort
+from fedceo.training.cohort import Batch, Cohort
 from fedceo.training.functional import Functional
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.work import Place, Trained, Weights, Work
@@ -36,15 +36,7 @@ class Program(Protocol):
     def turned(self) -> frozenset[str]: ...
 
     def gradient(
-        self,
-        weights: Weights,
-        x: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        counts: Tensor,
-        clip: float | None,
-        out: Weights,
-        only: frozenset[str] | None = None,
+        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor: ...
 
 
@@ -114,13 +106,11 @@ class BatchedTrainer:
 
     def _step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, step: int) -> None:
         """One batch of every client; which, the cohort counts itself."""
-        places, counts, mask = cohort.batch()
-        x, labels = self.place.records(places)
+        batch = cohort.batch(self.place)
         clip = work.record.clip if work.record else None
 
         def gradient() -> Tensor:
-            out = cohort.named_gradients
-            return self.program.gradient(cohort.named, x, labels, mask, counts, clip, out, work.only)
+            return self.program.gradient(cohort.named, batch, clip, cohort.named_gradients, work.only)
 
         if work.ascent:
             if work.record is None:

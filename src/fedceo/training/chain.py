@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from fedceo.training.blocks import Block, Conv, Linear, clip_factors, cross_entropy
+from fedceo.training.cohort import Batch
 from fedceo.training.work import Weights
 
 RELUS = (F.relu, torch.relu, "relu")
@@ -56,29 +57,19 @@ class Chain:
         return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
-        self,
-        weights: Weights,
-        x: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        counts: Tensor,
-        clip: float | None,
-        out: Weights,
-        only: frozenset[str] | None = None,
+        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
         """Writes each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
 
         Args:
             weights: name -> (K, ...).
-            x: (K, B, *shape), the first counts[k] records of client k real, the rest zeros; labels: (K, B).
-            mask: (K, B, units) or none.
-            counts: (K,) records in each client's batch.
             clip: largest norm of a record's gradient, or none for the plain mean.
             only: names of the parameters that count, whole layers; what is written for others means nothing.
 
         Returns:
             (K,) mean loss of each client.
         """
+        x, labels, counts, mask = batch
         passes = []
         for block in self.blocks:
             passes.append(block.run(weights, x, mask, counts))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,22 @@ from fedceo.training.work import Place, Weights, Work
 
 GRAIN = (64, 16)
 """On a GPU steps and batches are padded to multiples of these, so that few captured steps serve all rounds."""
+
+
+class Batch(NamedTuple):
+    """One batch of each of K clients.
+
+    Attributes:
+        x: (K, B, *shape), the first counts[k] records of client k real, the rest zeros.
+        labels: (K, B).
+        counts: (K,) records in each client's batch.
+        mask: (K, B, units) or none.
+    """
+
+    x: Tensor
+    labels: Tensor
+    counts: Tensor
+    mask: Tensor | None = None
 
 
 @dataclass
@@ -100,10 +117,11 @@ class Cohort:
     def named_gradients(self) -> dict[str, Tensor]:
         return named(self.gradients, self.shapes, self.turned)
 
-    def batch(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Places (K, B), counts (K,) and masks (K, B, units) of the step to take."""
-        masks = None if self.masks is None else self.masks.index_select(0, self.step)[0]
-        return self.batches.index_select(0, self.step)[0], self.counts.index_select(0, self.step)[0], masks
+    def batch(self, place: Place) -> Batch:
+        """The records of the step to take."""
+        x, labels = place.records(self.batches.index_select(0, self.step)[0])
+        mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
+        return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
     def take_step(self, work: Work, noise: Tensor | None) -> None:
         """One step of SGD by those who are not done; noise: (K, size) standard normals."""

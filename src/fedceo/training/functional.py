@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedceo.training.cohort import Batch
 from fedceo.training.per_example import clipped_sum
 from fedceo.training.work import Weights
 
@@ -26,23 +27,16 @@ class Functional:
     turned: frozenset[str] = frozenset()
 
     def gradient(
-        self,
-        weights: Weights,
-        x: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        counts: Tensor,
-        clip: float | None,
-        out: Weights,
-        only: frozenset[str] | None = None,
+        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
         """As Chain.gradient."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
+        x, labels, counts, mask = batch
         present = (torch.arange(x.shape[1], device=x.device) < counts[:, None]).to(x.dtype)
         share = present / counts.clamp_min(1)[:, None]
         if clip is None:
-            return self._mean(weights, fixed, x, labels, mask, share, out)
+            return self._mean(weights, fixed, batch, share, out)
         size = sum(w.numel() * w.element_size() for w in weights.values())  # of one record of each client
         at_once = max(1, self.most_bytes // size)
         losses = torch.zeros_like(share[:, 0])
@@ -58,16 +52,8 @@ class Functional:
                 out[name].add_(total)
         return losses
 
-    def _mean(
-        self,
-        weights: Weights,
-        fixed: Weights,
-        x: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        share: Tensor,
-        out: Weights,
-    ) -> Tensor:
+    def _mean(self, weights: Weights, fixed: Weights, batch: Batch, share: Tensor, out: Weights) -> Tensor:
+        x, labels, _, mask = batch
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         logits = vmap(self._logits, in_dims=(0, 0, None if mask is None else 0))(leaves | dict(fixed), x, mask)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(share)
