@@ -225,8 +225,11 @@ class Experiment(Section):
             if self.method.unseen == "resubmit" and self.method.restart != "stored":
                 raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
             growth = math.log(self.method.ratio) * self.train.rounds / self.method.interval
-            if growth > 500:
-                raise ValueError("method.ratio: the threshold grows out of all numbers in so many smoothings")
+            if self.method.threshold == "scheduled" and max(growth, growth - math.log(2 * self.method.strength)) > 700:
+                raise ValueError(
+                    "method.ratio: the threshold ratio^(T/I) / (2 strength) grows beyond the largest number, "
+                    "expected a smaller ratio or a larger strength"
+                )
             if self.privacy.mechanism == "central" and self.method.restart != "mean":
                 raise ValueError(
                     f'method.restart "{self.method.restart}" needs each client\'s upload, which mechanism "central" '

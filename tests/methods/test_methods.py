@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo import config, method_settings
+from fedceo.errors import UsageError
 from fedceo.methods.fedavg import FedAvg, Server
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import State
@@ -143,6 +146,37 @@ def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
     fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
     assert round(aware.threshold(fc1, 10, 15)) == 63
     assert [round(paper.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
+
+
+@pytest.mark.parametrize(
+    "method, rounds",
+    [
+        ({"ratio": 2.0, "interval": 1}, 1100),
+        ({"ratio": 2.0, "interval": 1, "strength": 1e300}, 1100),
+        ({"ratio": 1.5, "interval": 1, "strength": 1e-300}, 100),
+        ({"ratio": 1.04, "interval": 1}, 20000),
+    ],
+)
+def test_a_threshold_beyond_all_numbers_is_refused(method: dict[str, object], rounds: int) -> None:
+    with pytest.raises(UsageError, match=r"^method.ratio: .* expected a smaller ratio or a larger strength$"):
+        experiment({"name": "fedceo"} | method, train={"rounds": rounds})
+    experiment({"name": "fedceo", "threshold": "noise"} | method, train={"rounds": rounds})
+
+
+@given(
+    ratio=st.floats(1.0, 2.0), interval=st.integers(1, 30), rounds=st.integers(1, 50_000),
+    strength=st.floats(1e-300, 1e300),
+)  # fmt: skip
+def test_every_threshold_of_an_experiment_is_a_number(
+    ratio: float, interval: int, rounds: int, strength: float
+) -> None:
+    settings = {"name": "fedceo", "ratio": ratio, "interval": interval, "strength": strength}
+    try:
+        found = experiment(settings, train={"rounds": rounds})
+    except UsageError:
+        return
+    assert isinstance(found.method, method_settings.FedCEO)
+    assert 0 <= FedCEO(found.method).threshold((4, 4, 3), 3, rounds) < float("inf")
 
 
 def test_restarts() -> None:
