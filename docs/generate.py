@@ -16,7 +16,7 @@ HEAD = """# The experiment file
 
 One TOML file says everything that a run depends on. It is checked before anything is trained; a misspelt field is
 refused with the nearest known name. `fedceo run FILE --set section.field=value` changes single fields. This page is
-written by `docs/generate.py` from the settings in `src/fedceo/config.py`.
+written by `docs/generate.py` from the settings in `src/fedceo/sections.py` and `src/fedceo/method_settings.py`.
 
 Rounds count from 1. Fields without a default must be given.
 """

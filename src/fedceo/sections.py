@@ -1,8 +1,8 @@
-"""What every table of the experiment file is made of."""
+"""The tables of the experiment file, but for [method], which is in method_settings.py."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -14,3 +14,171 @@ class Section(BaseModel):
     """A table of the experiment file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Data(Section):
+    name: str | None = None
+    """A registered data set (`fedceo data list`) or "hf:owner/name" of the Hugging Face hub; none where `path` is."""
+    path: str | None = None
+    """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,)."""
+    root: str | None = None
+    """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
+    clients: Count | None = None
+    """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
+    partition: Literal["iid", "shards", "dirichlet", "natural", "pooled", "resampled"] = "iid"
+    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; pooled:
+    every natural client with all its records goes to one of N; or resampled: each client draws `records` of them, and
+    several may hold the same one, for any number of clients."""
+    min_records: Count | None = None
+    """Natural clients with fewer records are left out, before anything else."""
+    records: Count | None = None
+    """Training records of each client, for partition = "resampled" alone."""
+    alpha: Positive = 0.5
+    """Concentration of the Dirichlet label shares: the smaller, the more unequal."""
+    validation: Fraction = 0.1
+    """Share of each client's records kept out of training to choose rounds and settings by."""
+    local_test: Fraction = 0.0
+    """Share of each client's records, for personal methods to be measured on."""
+    local_test_from: Literal["own", "test"] = "own"
+    """Where those come from. own: kept out of the client's training. test: as many records of the public test set, with
+    labels in the client's proportions."""
+    image_column: str | None = None
+    """Of a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
+    label_column: str | None = None
+    """The same for its labels."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_clients(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("partition") != "natural":
+            return {"clients": 100} | table
+        return table
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.name is None) == (self.path is None):
+            raise ValueError("exactly one of name and path is needed")
+        if self.validation + self.local_test >= 1:
+            raise ValueError("validation and local_test together must leave records to train on")
+        if (self.partition == "resampled") != (self.records is not None):
+            raise ValueError('records and partition "resampled" belong together')
+        if self.partition == "resampled" and self.local_test:
+            raise ValueError('partition "resampled" keeps no local_test records: clients share theirs with others')
+        return self
+
+
+class Model(Section):
+    name: str = "mlp"
+    """A registered architecture (`fedceo list`)."""
+
+
+class Cohort(Section):
+    size: Count = 10
+    """K, the clients of a round; the expected number under Poisson sampling."""
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own."""
+    dropout: Fraction = 0.0
+    """Probability that a client of the cohort does not report, each on its own."""
+
+
+class Train(Section):
+    rounds: Count = 300
+    """T, communication rounds, counted from 1."""
+    local_epochs: Count = 30
+    """E, passes over a client's records in one round."""
+    batch_size: Count = 64
+    """B, records of a local step."""
+    learning_rate: Positive = 0.1
+    """eta, of the client's SGD."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How eta falls over the rounds, to a hundredth in the last one unless constant."""
+    momentum: Fraction = 0.0
+    """Of the client's SGD; the buffer starts at zero in every round."""
+    proximal: NotNegative = 0.0
+    """mu: adds mu (w - w_start) to every gradient of any method, as FedProx does."""
+    server_learning_rate: Positive = 1.0
+    """The step that multiplies the clipped and noised update."""
+    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    """What the server does with the mean update; FedCEO needs sgd."""
+    weighting: Literal["equal", "records"] = "equal"
+    """Weights of the clients in the mean; by records only without user-level privacy."""
+    engine: Literal["auto", "loop", "batched"] = "auto"
+    """loop: one client after another. batched: the cohort as one program. auto: a fixed rule on model and device."""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of weights and training."""
+    tf32: bool = False
+    """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
+
+
+class Privacy(Section):
+    mechanism: Literal["none", "distributed", "central", "record"] = "distributed"
+    """none; distributed: each client clips and noises its update (UDP); central: the server adds the noise to the
+    clipped sum; record: DP-SGD inside local training, which protects records, not users."""
+    clip: Positive = 1.0
+    """C, the largest L2 norm of an update (of a per-record gradient under record)."""
+    clipping: Literal["flat", "per_layer", "adaptive"] = "flat"
+    """flat: the whole update to norm C. per_layer: each of m tensors to C / sqrt(m). adaptive: C, at first the given
+    one, follows a quantile of the updates' norms (Andrew et al. 2021); the counts it needs are noised, and updates get
+    so much more noise that sigma stands for both."""
+    clip_quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """adaptive: share of updates that C should leave as they are."""
+    clip_learning_rate: Positive = 0.2
+    """adaptive: how fast log C follows."""
+    count_noise: Positive | None = None
+    """adaptive: sigma_b, standard deviation of the noise on the count; must exceed sigma / 2. Left out: the larger of
+    K / 20 and 2 sigma."""
+    noise_multiplier: NotNegative | None = None
+    """sigma: the noise's standard deviation in units of the clip; or give target_epsilon."""
+    target_epsilon: Positive | None = None
+    """The epsilon that the noise multiplier is solved for."""
+    observer: Literal["outsider", "participant", "server", "client"] = "outsider"
+    """Whose epsilon target_epsilon and max_epsilon speak of."""
+    max_epsilon: Positive | None = None
+    """The run ends before the round that would raise the observer's epsilon above this."""
+    adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
+    """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Left out: min(1e-5, N^-1.1)."""
+    min_reports: Count | None = None
+    """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
+    reports is discarded. Left out: shares for K, and fewer reports mean less noise, which the rows show."""
+    participation_cap: Count | None = None
+    """Rounds after which a client sends nothing of its own any more: noise alone under distributed, nothing else."""
+    randomness: Literal["seeded", "system"] = "seeded"
+    """seeded: noise from the experiment's seed, repeatable, void against whoever knows it. system: from the operating
+    system's entropy."""
+
+    @model_validator(mode="after")
+    def _one_noise(self) -> Self:
+        given = (self.noise_multiplier is not None) + (self.target_epsilon is not None)
+        if self.mechanism == "none" and given:
+            raise ValueError('mechanism "none" takes neither noise_multiplier nor target_epsilon')
+        if self.mechanism != "none" and given != 1:
+            raise ValueError("exactly one of noise_multiplier and target_epsilon is needed")
+        for name in ("max_epsilon", "participation_cap"):
+            if self.mechanism == "none" and getattr(self, name) is not None:
+                raise ValueError(f'mechanism "none" takes no {name}')
+        return self
+
+
+class Evaluation(Section):
+    every: Count = 5
+    """Rounds between evaluations; the last round is always evaluated."""
+    personal_clients: Annotated[int, Field(ge=0)] = 20
+    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob)."""
+
+
+class Checkpoint(Section):
+    every: Count = 10
+    """Rounds between checkpoints."""
+
+
+class Record(Section):
+    every: Count | None = None
+    """Rounds between recordings of the cohort's models, for `fedceo report`; a multiple of method.interval shows the
+    smoothings. Left out: none; rounds in which no models are sent have none either. Recordings hold models before
+    noise: guard them as you guard the data."""
+    layers: str | list[str] = "all"
+    """Whose weights are recorded: "all", "last N", or a list of names."""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedceo.config import Data
 from fedceo.data import Source, build_federation, federate, from_arrays
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 from tests.data.layouts import idx, write_cifar10, write_mnist
 
 pytestmark = pytest.mark.usefixtures("unpublished")

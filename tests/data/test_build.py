@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedceo.config import Data
 from fedceo.data import Federation, Source, federate, from_arrays
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 
 def numbered(records: int, clients: int | None = None) -> Source:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import fedceo
-from fedceo.config import Data
 from fedceo.data import build_federation
 from fedceo.data.hands import Dealt, Resampled
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 
 def test_dealt_is_the_list_it_was_made_of() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedceo.config import Data
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 
 class Split(dict[str, list[Any]]):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedceo.config import Data
 from fedceo.data.partition import deal
+from fedceo.sections import Data
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 

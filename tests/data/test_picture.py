@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedceo.config import Data
 from fedceo.data import Federation, draw_partition, federate, from_arrays, label_counts
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 
 def federation(clients: int, classes: int = 10) -> Federation:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedceo.config import Data
 from fedceo.data import DATASETS, build_federation, load_source
+from fedceo.sections import Data
 
 ROOT = Path(os.environ.get("FEDCEO_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

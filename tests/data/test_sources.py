@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedceo.config import Data
 from fedceo.data import DATASETS, DESCRIPTIONS, build_federation, from_arrays, load_source
 from fedceo.data.arrays import read_npz
 from fedceo.data.sent140 import tokens
 from fedceo.data.source import hold_out
+from fedceo.sections import Data
 from tests.data.layouts import (
     LETTERS,
     pack,

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.config import Data
 from fedceo.data.arrays import read_npz
 from fedceo.data.federation import Federation
 from fedceo.data.hands import Dealt, Resampled
@@ -19,6 +18,7 @@ from fedceo.data.partition import deal
 from fedceo.data.source import HELD_OUT, Places, Source, hold_out
 from fedceo.data.sources import load_source
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 
 def build_federation(settings: Data, seed: int) -> Federation:

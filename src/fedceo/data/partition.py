@@ -3,9 +3,9 @@ natural client by itself or several pooled."""
 
 import numpy as np
 
-from fedceo.config import Data
 from fedceo.data.source import Places
 from fedceo.errors import UsageError
+from fedceo.sections import Data
 
 SHARDS_PER_CLIENT = 2
 
