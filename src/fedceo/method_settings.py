@@ -1,8 +1,9 @@
 """The [method] table: one class per method, with its paper's defaults.
 
-A method's settings also say what the accountant must know of it: how many private steps a participation takes under
-record privacy. There every phase of local training is private, the personal ones too: an update computed with a part
-that was fitted to the records without noise would leak them, however much noise the update itself carries.
+A method's settings also say what privacy must know of it: the step that multiplies updates and noise, and how many
+private steps a participation takes under record privacy. There every phase of local training is private, the personal
+ones too: an update computed with a part that was fitted to the records without noise would leak them, however much
+noise the update itself carries.
 """
 
 from typing import Annotated, Literal
@@ -22,6 +23,10 @@ class Local(Section):
     def record_batches(self, batches: int) -> int:
         """One over the rate at which a record is drawn in such a step."""
         return batches
+
+    def server_step(self, rate: float) -> float:
+        """What multiplies updates and noise alike; rate: train.server_learning_rate."""
+        return rate
 
 
 class FedAvg(Local):
@@ -80,6 +85,9 @@ class PPSGD(Local):
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return 1 if self.form == "gradient" else batches * (self.personal_epochs + epochs)
+
+    def server_step(self, rate: float) -> float:
+        return rate * min(self.alpha, 1.0) if self.form == "gradient" else rate
 
 
 class Centaur(Local):

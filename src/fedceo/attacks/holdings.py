@@ -21,8 +21,9 @@ from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur, FedCEO, JainAnil
 from fedceo.methods import State
 from fedceo.privacy.mechanisms import Stack, clip_updates
-from fedceo.simulation.rounds import Simulation, schedule_factor
+from fedceo.simulation.rounds import Simulation
 from fedceo.training.per_example import draw_noise
+from fedceo.training.work import schedule_factor
 
 DESCRIPTIONS = {
     "T0": "gradient, unclipped and unnoised",

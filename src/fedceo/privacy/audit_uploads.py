@@ -27,6 +27,7 @@ from torch import Tensor
 from fedceo.method_settings import FedCEO
 from fedceo.privacy.canaries import Canaries, Floats, Scores
 from fedceo.privacy.mechanism_check import Finding, Weights, check_mechanism
+from fedceo.privacy.mechanisms import noises
 from fedceo.training.per_example import flat
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ class UploadAudit:
 
     def __init__(self, simulation: "Simulation", rounds: Iterator[int], rng: np.random.Generator) -> None:
         """rounds: round numbers for the mechanism, each used once."""
-        from fedceo.simulation.rounds import noises
-
         self._simulation, self._rounds, self._rng = simulation, rounds, rng
         self._mechanism, self._method = simulation.mechanism, simulation.method
         self._central = simulation.experiment.privacy.mechanism == "central"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedceo.config import Experiment
+from fedceo.errors import UsageError
 from fedceo.training.per_example import draw_noise, flat
 from fedceo.training.schedule import Schedule
 
@@ -175,3 +177,50 @@ def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:
 def norms_of(updates: Weights) -> Tensor:
     """(K,) L2 norms over all tensors together, in float64."""
     return torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
+
+
+def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Schedule) -> Mechanism:
+    """The mechanism of an experiment.
+
+    Args:
+        noise_multiplier: sigma of the plan, as given or solved for a target epsilon.
+        schedule: where noise comes from.
+    """
+    privacy, cohort = experiment.privacy, experiment.cohort
+    of_updates, of_counts = noises(experiment, noise_multiplier)
+    return Mechanism(
+        kind=privacy.mechanism,
+        clip=privacy.clip,
+        noise_multiplier=of_updates,
+        clipping=privacy.clipping,
+        count_noise=of_counts,
+        min_reports=privacy.min_reports or cohort.size,
+        divisor=float(cohort.size),
+        step=experiment.method.server_step(experiment.train.server_learning_rate),
+        schedule=schedule,
+    )
+
+
+def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
+    """z of the updates and sigma_b of the counts that together make the noise multiplier of the plan."""
+    if experiment.privacy.clipping != "adaptive":
+        return noise_multiplier, 0.0
+    count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)
+    return noise_beside_count(noise_multiplier, count_noise), count_noise
+
+
+def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
+    """z of updates such that updates and noised indicators together have the multiplier z of the plan.
+
+    A client moves the sum of indicators, each 1/2 or -1/2, by half as much as it may move the sum of updates in units
+    of C, and twice as much under replace-one like there: 1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    left = noise_multiplier**-2 - (2 * count_noise) ** -2
+    if left <= 0:
+        raise UsageError(
+            f"privacy.count_noise: {count_noise:g}, expected more than half the noise multiplier, "
+            f"{noise_multiplier:g}, or the counts alone spend everything"
+        )
+    return left**-0.5

@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, Centaur
+from fedceo.method_settings import Centaur
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.method import Contribution, Statistics
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
-from fedceo.privacy.mechanisms import Mechanism, Uploads
+from fedceo.privacy.mechanisms import Uploads, make_mechanism
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
-from fedceo.training.engine import choose_engine, make_trainer
+from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, RecordPrivacy, Weights, Work
+from fedceo.training.work import Place, Weights, Work, local_work
 
 MOST_MEASURED = 1000
 """Clients whose own models are measured on their own records, at most."""
@@ -59,7 +59,7 @@ class Simulation:
         train = experiment.train
         self.engine = choose_engine(place, train.engine)
         self.trainer = make_trainer(place, self.engine)
-        self.mechanism = self._mechanism()
+        self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self.method = self._method()
         if self.method.needs_stack and experiment.privacy.mechanism == "central":
             raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
@@ -133,7 +133,7 @@ class Simulation:
 
     def phases(self, t: int) -> Sequence[Work]:
         """What a client does in round t, one after another."""
-        return self.method.phases(self._work(t))
+        return self.method.phases(local_work(self.experiment, t, self.noise_multiplier))
 
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
@@ -190,12 +190,6 @@ class Simulation:
         by_records = self.experiment.train.weighting == "records"
         return self.sizes[list(clients)].double() if by_records else torch.ones(len(clients), dtype=torch.float64)
 
-    def _work(self, t: int) -> Work:
-        train, privacy = self.experiment.train, self.experiment.privacy
-        record = RecordPrivacy(privacy.clip, self.noise_multiplier) if privacy.mechanism == "record" else None
-        rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
-        return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
-
     @property
     def clip(self) -> float:
         """C, which moves where clipping is adaptive."""
@@ -210,21 +204,6 @@ class Simulation:
         """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
         privacy = self.experiment.privacy
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
-
-    def _mechanism(self) -> Mechanism:
-        privacy, cohort = self.experiment.privacy, self.experiment.cohort
-        noise_multiplier, count_noise = noises(self.experiment, self.noise_multiplier)
-        return Mechanism(
-            kind=privacy.mechanism,
-            clip=privacy.clip,
-            noise_multiplier=noise_multiplier,
-            clipping=privacy.clipping,
-            count_noise=count_noise,
-            min_reports=privacy.min_reports or cohort.size,
-            divisor=float(cohort.size),
-            step=server_step(self.experiment),
-            schedule=self.schedule,
-        )
 
     def _method(self) -> Method:
         mechanism = self.mechanism
@@ -256,58 +235,3 @@ class Simulation:
                 select_layers(parameters_of(self.model), getattr(section, "layers", "all"))
             except ValueError as error:
                 raise UsageError(f"{name}.layers: {error}") from None
-
-
-def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
-    """z of the updates and sigma_b of the counts that together make the noise multiplier of the plan."""
-    if experiment.privacy.clipping != "adaptive":
-        return noise_multiplier, 0.0
-    count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)
-    return noise_beside_count(noise_multiplier, count_noise), count_noise
-
-
-def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """z of updates such that updates and noised indicators together have the multiplier z of the plan.
-
-    A client moves the sum of indicators, each 1/2 or -1/2, by half as much as it may move the sum of updates in units
-    of C, and twice as much under replace-one like there: 1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2.
-    """
-    if noise_multiplier == 0:
-        return 0.0
-    left = noise_multiplier**-2 - (2 * count_noise) ** -2
-    if left <= 0:
-        raise UsageError(
-            f"privacy.count_noise: {count_noise:g}, expected more than half the noise multiplier, "
-            f"{noise_multiplier:g}, or the counts alone spend everything"
-        )
-    return left**-0.5
-
-
-def server_step(experiment: Experiment) -> float:
-    """What multiplies updates and noise alike: train.server_learning_rate, or what PPSGD makes of it."""
-    rate, method = experiment.train.server_learning_rate, experiment.method
-    if isinstance(method, PPSGD) and method.form == "gradient":
-        return rate * min(method.alpha, 1.0)
-    return rate
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that train.device means."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f'train.device: {name!r}, expected "auto", "cpu" or "cuda"') from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("train.device: cuda, but there is no GPU that torch can use")
-    return device
-
-
-def schedule_factor(schedule: str, t: int, rounds: int) -> float:
-    """What the client's learning rate is multiplied by in round t of T: 1 in the first, 0.01 in the last."""
-    if schedule == "constant" or rounds == 1:
-        return 1.0
-    done = (t - 1) / (rounds - 1)
-    left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return 0.01 + 0.99 * left

@@ -1,5 +1,6 @@
-"""Which trainer runs: a fixed rule on model, device and regime, never a timing inside the run."""
+"""Which trainer runs, and where: a fixed rule on model, device and regime, never a timing inside the run."""
 
+import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
@@ -8,6 +9,19 @@ from fedceo.training.batched import BatchedTrainer
 from fedceo.training.chain import NotAChainError, read_chain
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.work import Place, Trainer
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that train.device means."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f'train.device: {name!r}, expected "auto", "cpu" or "cuda"') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("train.device: cuda, but there is no GPU that torch can use")
+    return device
 
 
 def choose_engine(place: Place, engine: str) -> str:

@@ -1,5 +1,6 @@
 """What a client does in a round, and what comes back: the contract that every trainer keeps."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
@@ -80,6 +82,23 @@ class Work:
     def moment(self, round_: int) -> int:
         """The number under which the Schedule keeps this part of the round."""
         return round_ + (self.phase << 32)
+
+
+def local_work(experiment: Experiment, t: int, noise_multiplier: float) -> Work:
+    """Local training in round t as the experiment says, before the method has its say."""
+    train, privacy = experiment.train, experiment.privacy
+    record = RecordPrivacy(privacy.clip, noise_multiplier) if privacy.mechanism == "record" else None
+    rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
+    return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
+
+
+def schedule_factor(schedule: str, t: int, rounds: int) -> float:
+    """What the client's learning rate is multiplied by in round t of T: 1 in the first, 0.01 in the last."""
+    if schedule == "constant" or rounds == 1:
+        return 1.0
+    done = (t - 1) / (rounds - 1)
+    left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return 0.01 + 0.99 * left
 
 
 @dataclass(frozen=True)
