@@ -1,5 +1,6 @@
 """Tuning: equal budgets, on validation records, repeatable."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,8 @@ def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
         assert score == max(scores) and experiment.train.rounds == 2, "what is tuned is not"
         assert experiment.train.learning_rate == [1e-6, 0.1, 0.01][scores.index(max(scores))]
         assert load_experiment(tmp_path / name / "tuned.toml") == experiment
+        kept = json.loads((tmp_path / "trials.json").read_text())[name]
+        assert [trial["validation_accuracy"] for trial in kept] == scores
         assert experiment.note == "best of 3 trials of 1 rounds on validation over train.learning_rate"
 
 

@@ -5,6 +5,7 @@ alike. Both go by the validation accuracy after a trial's last round. What they 
 release of its own that no privacy row accounts for.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def tune_on_grid(
 ) -> dict[str, tuple[Experiment, float]]:
     """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
 
+    out/trials.json holds every trial's values and validation accuracy.
+
     Args:
         experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
         grid: "section.field=[value, ...]", all combinations.
@@ -79,13 +82,15 @@ def tune_on_grid(
     sweep([cell for found in cells.values() for cell in found], jobs, on_cell)
     length = "" if rounds is None else f" of {rounds} rounds"
     note = f"best of {len(settings)} trials{length} on validation over {', '.join(settings[0])}"
-    tuned = {}
+    tuned, trials = {}, {}
     for name, found in cells.items():
         scores = [last_validation(cell) for cell in found]
+        trials[name] = [values | {"validation_accuracy": score} for values, score in zip(settings, scores, strict=True)]
         best = max(range(len(found)), key=scores.__getitem__)
         failed = sum(not RunFolder(cell.folder).finished for cell in found)
         said = note + (f"; {failed} failed" if failed else "")
         tuned[name] = _written(changed(experiments[name], settings[best]), said, out / name), scores[best]
+    write_whole(out / "trials.json", json.dumps(trials).encode())
     return tuned
 
 
