@@ -110,8 +110,8 @@ def filter_by_sign(gram: Tensor, tau: Floats, largest: Floats, tolerance: float)
     condition = np.maximum(largest / tau**2, 1.0)
     reach = np.maximum(condition - 1, 1.0)
     factors = _columns(gram, tau**-2, 1 / reach, 1 / condition)
-    sign_from = _power_of_two_below(min(0.5, float((4 * tolerance / (tau * reach)).min())))
-    root_from = _power_of_two_below(float(condition.max()) ** -0.5)
+    sign_from = _round_below(min(0.5, float((4 * tolerance / (tau * reach)).min())))
+    root_from = _round_below(float(condition.max()) ** -0.5)
     if gram.is_cuda:
         stream = torch.cuda.current_stream(gram.device).cuda_stream
         return _captured(tuple(gram.shape), gram.dtype, gram.device, stream, sign_from, root_from)(gram, factors)
@@ -122,7 +122,8 @@ def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float)
     """The iterations of `filter_by_sign`, for eigenvalues of magnitude sign_from to 1 and root_from^2 to 1."""
     to_tau, to_reach, to_one = factors
     identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    y = torch.addcmul(-identity, gram, to_tau)
+    # no addcmul and no negation here: torch compiles those for complex numbers when first used, for seconds
+    y = gram * to_tau - identity
     x = y * to_reach
     low = sign_from
     while 1 - low > 1e-6:
@@ -140,7 +141,7 @@ def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float)
         step = 1.5 * a * identity - 0.5 * a**3 * product
         inverse = step if inverse is identity else torch.bmm(step, inverse)
         root = torch.bmm(root, step)
-    return torch.addcmul(identity, inverse, to_one.sqrt(), value=-1)
+    return identity - inverse * to_one.sqrt()
 
 
 class _Captured:
@@ -171,9 +172,9 @@ def _captured(
     return _Captured(shape, dtype, device, sign_from, root_from)
 
 
-def _power_of_two_below(x: float) -> float:
-    """Few different starting points mean few different graphs."""
-    return 2.0 ** math.floor(math.log2(x))
+def _round_below(x: float) -> float:
+    """A power of 16: a few iterations too many cost less than a new graph whenever weights or threshold have grown."""
+    return 16.0 ** math.floor(math.log2(x) / 4)
 
 
 def _scaling(low: float) -> float:
