@@ -51,5 +51,6 @@ def why_no_chain(place: Place) -> str | None:
     return None
 
 
-def make_trainer(place: Place, engine: str) -> Trainer:
-    return BatchedTrainer(place) if engine == "batched" else LoopTrainer(place)
+def make_trainer(place: Place, engine: str, cores: int | None = None) -> Trainer:
+    """cores: of the CPU that a loop may use, instead of all; a batch uses as many as torch does."""
+    return BatchedTrainer(place) if engine == "batched" else LoopTrainer(place, cores)

@@ -28,8 +28,9 @@ class LoopTrainer:
     from torch's global stream, as nn.Dropout does, has its clients trained one by one.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, cores: int | None = None) -> None:
+        """cores: that may be used, instead of all."""
+        self.place, self.cores = place, cores
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         one_by_one = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
@@ -56,7 +57,8 @@ class LoopTrainer:
 
     @cached_property
     def _workers(self) -> ThreadPoolExecutor | None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = self.cores or every
         if self._draws or cores == 1:
             return None
         self._models = [copy.deepcopy(self.place.model) for _ in range(cores)]
