@@ -4,15 +4,21 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+import fedceo
 from fedceo.cli import main
+from fedceo.errors import UsageError
+from fedceo.scale.cluster import Workers
 
 EXPERIMENT = """
 [data]
@@ -47,7 +53,7 @@ def command(file: Path, out: str, options: Sequence[str], before: str = "") -> l
     return [sys.executable, "-c", code, "run", str(file), "--out", str(file.parent / out), *options]
 
 
-def fedceo(file: Path, *options: str, out: str = "run", before: str = "") -> "subprocess.CompletedProcess[str]":
+def run(file: Path, *options: str, out: str = "run", before: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command(file, out, options, before), capture_output=True, text=True, env=QUIET)
 
 
@@ -75,8 +81,17 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not (file.parent / "run").exists()
 
 
+def test_an_address_where_something_else_answers(file: Path) -> None:
+    """Ray itself would try for minutes."""
+    with socketserver.TCPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(UsageError, match=f"^--ray-address: no cluster answers at {address}; start one with: "):
+            fedceo.run(file, workers=Workers(address=address))
+
+
 def test_without_ray_the_extra_is_named(file: Path) -> None:
-    done = fedceo(file, "--engine", "ray", before="import sys; sys.modules['ray'] = None")
+    done = run(file, "--engine", "ray", before="import sys; sys.modules['ray'] = None")
     assert (done.returncode, done.stderr) == (2, "fedceo: --engine ray: needs the extra fedceo[ray]\n")
 
 
@@ -101,14 +116,14 @@ def address() -> Iterator[str]:
 @pytest.mark.slow
 def test_a_run_on_a_cluster_that_runs_already(file: Path, address: str) -> None:
     """Twice, since it must still be there afterwards; only the result goes to standard output."""
-    here = fedceo(file, "--json", out="here")
-    there = [fedceo(file, "--engine", "ray", "--ray-address", address, "--json", out=f"{turn}") for turn in range(2)]
+    here = run(file, "--json", out="here")
+    there = [run(file, "--engine", "ray", "--ray-address", address, "--json", out=f"{turn}") for turn in range(2)]
     for done in there:
         assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout)
         assert (result["workers"]["count"], result["workers"]["machines"]) == (2, 1)
         assert result["accuracy"] == json.loads(here.stdout)["accuracy"]
-    many = fedceo(file, "--engine", "ray", "--ray-address", address, "--workers", "3", out="many")
+    many = run(file, "--engine", "ray", "--ray-address", address, "--workers", "3", out="many")
     assert (many.returncode, many.stderr) == (2, "fedceo: --workers: 3, but Ray has room for 2 with 1 CPU each\n")
 
 

@@ -88,12 +88,22 @@ def test_the_number_of_workers_does_not_show(engine: str) -> None:
         assert here.ledger.entries == there.ledger.entries and here.result["privacy"] == there.result["privacy"]
 
 
+def test_two_workers_give_the_bits_of_two_threads() -> None:
+    """They cut a cohort in the same halves."""
+    table, before = changed(train={"engine": "batched"}), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert difference(fedceo.run(table), fedceo.run(table, workers=Workers(2))) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     "sections",
     [
         {"privacy": {"mechanism": "record", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}},
         {"method": {"name": "ppsgd"}},
-        {"cohort": {"size": 20, "sampling": "poisson"}, "method": {"name": "fedavg"}},
+        {"data": {"clients": 100}, "cohort": {"size": 50, "sampling": "poisson"}, "method": {"name": "fedavg"}},
         {"privacy": {"participation_cap": 1, "noise_multiplier": 1.0}, "train": {"precision": "float64"}},
     ],
     ids=["record", "personal heads", "turns", "silent clients"],

@@ -22,12 +22,14 @@ def test_shares_are_contiguous_and_hold_everybody_once(clients: int, workers: in
     assert [k for share in shares for k in share] == list(range(clients))
     sizes = [len(share) for share in shares]
     assert len(set(sizes[:-1])) <= 1 and 0 < sizes[-1] <= sizes[0]
-    assert len(shares) <= max(workers, min(TURNS * workers, clients // LEAST_CLIENTS))
+    assert len(shares) <= TURNS * workers
+    assert len(shares) <= workers or sizes[0] >= LEAST_CLIENTS
 
 
 def test_a_small_cohort_has_a_share_a_worker_and_a_large_one_has_turns() -> None:
     assert cut(10, 2) == [range(0, 5), range(5, 10)], "the halves that two threads of one machine would take"
     assert cut(3, 4) == [range(0, 1), range(1, 2), range(2, 3)]
+    assert len(cut(30, 2)) == 2, "three shares of ten would keep one worker waiting"
     assert len(cut(1000, 2)) == 2 * TURNS
 
 

@@ -24,7 +24,10 @@ except ImportError:
     raise UsageError("--engine ray: needs the extra fedceo[ray]") from None
 
 CONNECT_SECONDS = 5.0
-"""How long an address may take to answer; Ray itself tries for two minutes and prints while it does."""
+"""How long an address may take to answer; Ray itself tries for minutes and prints while it does."""
+
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How HTTP/2 begins, which Ray speaks; who speaks it answers with settings too, a frame whose fourth byte is 4."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,13 @@ def _check_address(address: str) -> None:
     if not host or not port.isdecimal() or "/" in host:
         raise UsageError(f"--ray-address: {address!r}, expected HOST:PORT of a cluster's head, or auto")
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
+            connection.sendall(HELLO)
+            answers = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\4"
     except (OSError, OverflowError):
-        raise UsageError(f"--ray-address: no cluster answers at {address}; start one with: ray start --head") from None
+        answers = False
+    if not answers:
+        raise UsageError(f"--ray-address: no cluster answers at {address}; start one with: ray start --head")
 
 
 def _room(wanted: int | None, gpus: float) -> int:

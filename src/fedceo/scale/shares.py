@@ -5,10 +5,10 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 TURNS = 4
-"""Shares a worker takes in a round where the cohort is large: a machine twice as fast takes twice as many."""
+"""Shares for each worker where the cohort is large: a machine twice as fast then takes twice as many."""
 
 LEAST_CLIENTS = 8
-"""Clients that a share has at least before there are more shares than workers: training is faster in batches."""
+"""Clients in a share, at least, before there is more than one for each worker: training is faster in batches."""
 
 MOST_TRIES = 3
 """Workers that one share may end before it is taken to be the cause."""
@@ -21,8 +21,8 @@ def cut(clients: int, workers: int) -> list[range]:
 
     Never a timing: which clients form a batch decides the last bits of their weights.
     """
-    wanted = max(workers, min(TURNS * workers, clients // LEAST_CLIENTS))
-    size = max(1, -(-clients // wanted))
+    turns = min(max(clients // (LEAST_CLIENTS * workers), 1), TURNS)
+    size = max(1, -(-clients // (turns * workers)))
     return [range(first, min(first + size, clients)) for first in range(0, clients, size)]
 
 
