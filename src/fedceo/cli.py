@@ -4,10 +4,10 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from fedceo.cli_data import app as data_app
 from fedceo.cli_options import Json, Overrides
 from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.scale.cluster import Workers
 
 app = typer.Typer(
     help="Federated learning under differential privacy, around FedCEO.",
@@ -39,6 +42,14 @@ def run(
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
     tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="Where the cohort trains: here, or on ray workers; see --workers.")
+    ] = "here",
+    workers: Annotated[int | None, typer.Option(help="Ray workers; left out: one a core, or one a GPU.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="HOST:PORT of a running Ray cluster, or auto.")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="0 to 1; left out: 1 where the device is a GPU.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment file, or go on with a run."""
@@ -49,13 +60,14 @@ def run(
     from fedceo.simulation.runs import resume as resume_run
     from fedceo.simulation.runs import run as run_experiment
 
+    place = elsewhere(engine, workers, ray_address, gpus_per_worker)
     if resume is not None:
         if file is not None or overrides or out is not None:
             raise UsageError("--resume: takes the folder alone, without FILE, --set or --out")
         folder = resume
 
         def work(**callbacks: Any) -> Any:
-            return resume_run(folder, **callbacks)
+            return resume_run(folder, workers=place, **callbacks)
 
         experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
     else:
@@ -66,10 +78,11 @@ def run(
         folder = out or free_folder(Path("runs") / file.stem)
 
         def work(**callbacks: Any) -> Any:
-            return run_experiment(experiment, out=folder, **callbacks)
+            return run_experiment(experiment, out=folder, workers=place, **callbacks)
 
-    rounds = experiment.train.rounds if experiment else 0
-    with stopping() as should_stop, screen.progress(rounds, quiet=as_json) as advance:
+    rounds, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
+    aside = redirect_stdout(sys.stderr) if place else nullcontext()  # Ray prints there when a worker dies
+    with aside, stopping() as should_stop, screen.progress(rounds, name, quiet=as_json) as advance:
         callbacks = [advance, *([screen.events(folder)] if tensorboard else [])]
         finished = work(on_round=lambda record: [each(record) for each in callbacks], should_stop=should_stop)
     if as_json:
@@ -155,6 +168,20 @@ def list_(as_json: Json = False) -> None:
         print(json.dumps(inventory()))
     else:
         screen.show_inventory(inventory())
+
+
+def elsewhere(engine: str, count: int | None, address: str | None, gpus: float | None) -> "Workers | None":
+    """The Ray workers that --engine and its companions ask for, if they do."""
+    if engine == "ray":
+        from fedceo.scale.cluster import Workers
+
+        return Workers(count, address, gpus)
+    if engine != "here":
+        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"')
+    for name, value in (("--workers", count), ("--ray-address", address), ("--gpus-per-worker", gpus)):
+        if value is not None:
+            raise UsageError(f"{name}: is for --engine ray")
+    return None
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     out.print(
         f"{result['method']} on {result['data']} with {result['model']}: {result['clients']} clients, "
         f"{result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s ({result['engine']} engine, "
-        f"{result['device']})"
+        f"{result['device']}{place_of(result)})"
     )
     out.print(f"regime: {result['regime']}{noise_of(result)}")
     table = Table("test accuracy of the global model", "%")
@@ -106,6 +106,15 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     if result["nonfinite_updates"]:
         out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
     out.print(f"results: {folder}")
+
+
+def place_of(result: dict[str, Any]) -> str:
+    """Which workers trained, where it was not the process itself."""
+    workers = result.get("workers")
+    if workers is None:
+        return ""
+    lost = f", {workers['lost']} lost and replaced" if workers["lost"] else ""
+    return f", {workers['count']} Ray workers on {workers['machines']} machines{lost}"
 
 
 def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:

@@ -6,7 +6,7 @@ the mean of the smoothed ones. That mean equals the soft-thresholded mean at thr
 needs a single client's upload; the other restarts do, and hand the smoothed models back to clients.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ class FedCEO(FedAvg):
         super().__init__()
         self.settings, self.noise = settings, noise
         self.needs_stack = settings.restart != "mean"
+        self.truncate: Callable[[Tensor, float], Tensor] = truncated_tsvd
 
     def smooths(self, round_: int) -> bool:
         return round_ % self.settings.interval == 0
@@ -73,7 +74,7 @@ class FedCEO(FedAvg):
         tensors = fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
         smoothed = {
-            name: truncated_tsvd(w, self.threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
+            name: self.truncate(w, self.threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
         }
         return unfold(smoothed, models)
 

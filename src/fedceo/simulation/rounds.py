@@ -27,7 +27,7 @@ from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, Weights, Work, local_work
+from fedceo.training.work import Place, Trainer, Weights, Work, local_work
 
 MOST_MEASURED = 1000
 """Clients whose own models are measured on their own records, at most."""
@@ -58,7 +58,8 @@ class Simulation:
         self.place = place = Place(self.model, federation, self.schedule, self.device, dtype)
         train = experiment.train
         self.engine = choose_engine(place, train.engine)
-        self.trainer = make_trainer(place, self.engine)
+        self.trainer: Trainer = make_trainer(place, self.engine)
+        self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self.method = self._method()
         if self.method.needs_stack and experiment.privacy.mechanism == "central":

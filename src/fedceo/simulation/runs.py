@@ -9,7 +9,8 @@ import copy
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from fedceo import __version__
 from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.errors import UsageError
+from fedceo.methods.fedceo import FedCEO
 from fedceo.models import build_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
@@ -31,6 +33,7 @@ from fedceo.training.schedule import Schedule
 
 if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.privacy.budget import Budget
+    from fedceo.scale.cluster import Workers
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -65,6 +68,7 @@ def run(
     out: str | Path | None = None,
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
+    workers: "Workers | None" = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -76,14 +80,17 @@ def run(
         data: data of your own, instead of what [data] names: a Federation as it is, or a Source to be partitioned as
             [data] says.
         model: a module of your own that returns logits, instead of what [model] names.
+        workers: Ray workers that train the cohort (fedceo.scale), instead of this process. They are a place to run, no
+            part of the experiment: the result is the same, and a run may go on elsewhere.
         on_round: called with every round's record.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
     simulation = prepare(_as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
-    if folder is not None:
-        folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-    return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
+    with _on(workers, simulation):
+        if folder is not None:
+            folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
+        return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
 
 
 def resume(
@@ -91,6 +98,7 @@ def resume(
     *,
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
+    workers: "Workers | None" = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -113,7 +121,8 @@ def resume(
     simulation.round = about["round"]
     simulation.ledger = ledger.up_to(simulation.round)
     simulation.clip = about["clip"]
-    return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
+    with _on(workers, simulation):
+        return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -174,6 +183,21 @@ def prepare(
     if ended is not None:
         raise UsageError(ended)
     return simulation
+
+
+@contextmanager
+def _on(workers: "Workers | None", simulation: Simulation) -> Iterator[None]:
+    """The simulation with its training and smoothing on workers, if there are to be any, while inside."""
+    if workers is None:
+        yield
+        return
+    from fedceo.scale.remote import on_workers
+
+    with on_workers(workers, simulation.place, simulation.engine) as remote:
+        simulation.trainer, simulation.workers = remote.trainer, remote.about
+        if isinstance(simulation.method, FedCEO):
+            simulation.method.truncate = remote.smooth
+        yield
 
 
 def _carry_on(
@@ -282,5 +306,6 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
         "device": str(simulation.device),
         "machine": machine(simulation.device),
         "date": time.strftime("%Y-%m-%d"),
+        "workers": simulation.workers(),
         "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }

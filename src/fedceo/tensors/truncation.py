@@ -11,6 +11,8 @@ How it is made fast without losing digits:
 """
 
 import math
+from collections.abc import Callable, Iterable
+from itertools import starmap
 
 import numpy as np
 import torch
@@ -26,14 +28,24 @@ SMALL_ON_A_GPU = 128
 """Up to this size a GPU takes all frequencies as one complex batch: its time goes into launches, not arithmetic."""
 
 
+ShrinkAll = Callable[[Iterable[tuple[Tensor, Floats, float]]], Iterable[tuple[int, Tensor]]]
+"""From the arguments of `shrink` for every chunk to (which chunk, its result), in any order."""
+
+
+def shrink_one_by_one(stacks: Iterable[tuple[Tensor, Floats, float]]) -> Iterable[tuple[int, Tensor]]:
+    """Every chunk here, one after another."""
+    return enumerate(starmap(shrink, stacks))
+
+
 @torch.no_grad()
-def truncated_tsvd(w: Tensor, threshold: float | Tensor) -> Tensor:
+def truncated_tsvd(w: Tensor, threshold: float | Tensor, shrink_all: ShrinkAll = shrink_one_by_one) -> Tensor:
     """T-tSVD(W, threshold) = U * D * V^H with D = max(S - threshold, 0) in the Fourier domain (theorem 3.1).
 
     Args:
         w: (d, h, K), one matrix per client.
         threshold: a number, or one per frequency (K of them, the same for frequencies i and K - i). It is compared
             with the singular values of the unnormalised DFT, which `spectrum` returns.
+        shrink_all: who works on the frequencies, which do not depend on each other.
 
     Returns:
         The minimiser of tau ||X - W||_F^2 + ||X||_* for threshold = 1 / (2 tau), equation 3: what FedCEO's server
@@ -49,22 +61,24 @@ def truncated_tsvd(w: Tensor, threshold: float | Tensor) -> Tensor:
         keep = np.where(norms > tau, 1 - tau / np.where(norms > 0, norms, 1), 0)
         slices *= torch.from_numpy(keep).view(-1, 1, 1).to(w.device, w.dtype)
     else:
-        _shrink_slices(slices, tau, norms, w.shape[2])
+        _shrink_slices(slices, tau, norms, w.shape[2], shrink_all)
     return _to_clients(slices, w, scale)
 
 
-def _shrink_slices(slices: Tensor, tau: Floats, norms: Floats, clients: int) -> None:
+def _shrink_slices(slices: Tensor, tau: Floats, norms: Floats, clients: int, shrink_all: ShrinkAll) -> None:
     """Soft-threshold the singular values of every slice, in place."""
     total = math.sqrt(2 * float(norms @ norms))
     for i in np.flatnonzero((norms <= tau) & (tau > 0)):
         slices[int(i)] = 0
     busy = (norms > tau) & (tau > 0)
-    for group, is_real in _groups(slices, clients):
-        places = [i for i in group if busy[i]]
-        for chunk in _chunks(places, _slices_per_chunk(slices)):
-            at = _evenly_spaced(chunk)
-            matrices = slices[at].real if is_real else slices[at]
-            slices[at] = shrink(matrices, tau[chunk], total).to(slices.dtype)
+    chunks = [
+        (_evenly_spaced(chunk), tau[chunk], is_real)
+        for group, is_real in _groups(slices, clients)
+        for chunk in _chunks([i for i in group if busy[i]], _slices_per_chunk(slices))
+    ]
+    stacks = ((slices[at].real if is_real else slices[at], t, total) for at, t, is_real in chunks)
+    for k, shrunk in shrink_all(stacks):
+        slices[chunks[k][0]] = shrunk.to(slices.dtype)
 
 
 def _groups(slices: Tensor, clients: int) -> list[tuple[list[int], bool]]:

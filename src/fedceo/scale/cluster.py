@@ -1,0 +1,121 @@
+"""Which Ray a run uses, and everything that can be wrong with it, in one line each.
+
+Ray that this process already uses is used and left as it is; a running cluster is joined and left; otherwise one is
+started on this machine and shut down at the end. Its usage statistics, dashboard and logs stay off.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from fedceo.errors import UsageError
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else every start warns of a coming change
+try:
+    ray: Any = import_module("ray")
+except ImportError:
+    raise UsageError("--engine ray: needs the extra fedceo[ray]") from None
+
+CONNECT_SECONDS = 5.0
+"""How long an address may take to answer; Ray itself tries for minutes and prints while it does."""
+
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How HTTP/2 begins, which Ray speaks; who speaks it answers with settings too, a frame whose fourth byte is 4."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Ray workers that train the cohort, each with one CPU core or a GPU or a part of one.
+
+    Attributes:
+        count: how many; none: as many as there is room for.
+        address: HOST:PORT of a running cluster, or "auto" for the one on this machine; none: what RAY_ADDRESS says, or
+            one of our own on this machine.
+        gpus_per_worker: up to 1, less where workers share one; none: 1 where the run's device is a GPU, else 0.
+    """
+
+    count: int | None = None
+    address: str | None = None
+    gpus_per_worker: float | None = None
+
+    def gpus(self, device: torch.device) -> float:
+        """GPUs of one worker, checked against the device that the run trains on."""
+        gpus = float(device.type == "cuda") if self.gpus_per_worker is None else self.gpus_per_worker
+        if not 0 <= gpus <= 1:
+            raise UsageError(f"--gpus-per-worker: {gpus:g}, expected 0 to 1, since a worker trains on one GPU")
+        if device.type == "cuda" and gpus == 0:
+            raise UsageError("--gpus-per-worker: 0, but train.device means a GPU; say --set train.device=cpu")
+        if device.type != "cuda" and gpus > 0:
+            raise UsageError(f"--gpus-per-worker: {gpus:g}, but train.device means {device.type} on this machine")
+        return gpus
+
+
+@contextmanager
+def connected(workers: Workers, device: torch.device) -> Iterator[tuple[int, float]]:
+    """Ray in use while inside; yields how many workers there are to be, and the GPUs of each."""
+    if workers.count is not None and workers.count < 1:
+        raise UsageError(f"--workers: {workers.count}, expected at least 1")
+    gpus = workers.gpus(device)
+    begun = ray.is_initialized()
+    if begun and workers.address is not None:
+        raise UsageError("--ray-address: this process uses Ray already; leave the address out to use the same one")
+    if not begun:
+        _begin(workers)
+    try:
+        yield _room(workers.count, gpus), gpus
+    finally:
+        if not begun:
+            ray.shutdown()
+
+
+def _begin(workers: Workers) -> None:
+    address = workers.address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        # more workers than cores are slow, not wrong
+        ray.init("local", num_cpus=max(cores, workers.count or 0), include_dashboard=False, **quiet)
+        return
+    _check_address(address)
+    try:
+        ray.init(address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"--ray-address: {address}, but Ray could not join it: {reason}") from None
+
+
+def _check_address(address: str) -> None:
+    """Refuses what is no address of a cluster, and an address that nobody answers at."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise UsageError(f"--ray-address: {address!r}, expected HOST:PORT of a cluster's head, or auto")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
+            connection.sendall(HELLO)
+            answers = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\4"
+    except (OSError, OverflowError):
+        answers = False
+    if not answers:
+        raise UsageError(f"--ray-address: no cluster answers at {address}; start one with: ray start --head")
+
+
+def _room(wanted: int | None, gpus: float) -> int:
+    """How many workers to start: as many as asked for, or as there is room for, machine by machine."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = sum(node.get("GPU", 0.0) for node in alive)
+    if gpus > found:
+        raise UsageError(f"--gpus-per-worker: {gpus:g}, but Ray has {found:g} GPUs")
+    room = sum(min(int(node.get("CPU", 0.0)), int(node.get("GPU", 0.0) / gpus) if gpus else 2**31) for node in alive)
+    if room < (wanted or 1):
+        need = f"1 CPU and {gpus:g} GPUs" if gpus else "1 CPU"
+        raise UsageError(f"--workers: {wanted or 1}, but Ray has room for {room} with {need} each")
+    return wanted or room

@@ -1,0 +1,136 @@
+"""Processes that take tasks as they become free. One that dies is replaced, and its task is given to another."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from fedceo.errors import UsageError
+from fedceo.scale.cluster import ray
+from fedceo.scale.shares import MOST_TRIES, Desk
+from fedceo.scale.worker import Kit, Worker
+
+LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
+"""What Ray raises when a worker, its machine or a result it left there is gone."""
+
+START_SECONDS = 120.0
+"""How long the first worker may take to start: a cluster that others use may have no room now."""
+
+
+class Pool:
+    """A fixed number of workers, each with its own Place.
+
+    Attributes:
+        size: how many.
+        lost: how many have died and were replaced.
+        machines: names of those that workers run or ran on.
+    """
+
+    def __init__(self, kit: Kit, size: int, gpus: float) -> None:
+        self.size, self.lost = size, 0
+        self.machines: set[str] = set()
+        self._kit = ray.put(kit)
+        self._remote = ray.remote(Worker).options(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")
+        self._alive: set[Any] = set()
+        self._idle: list[Any] = []
+        self._starting: dict[Any, Any] = {}
+        self._failed_starts = 0
+        for _ in range(size):
+            self._start()
+
+    def run(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        """(k, result) of every task, as they arrive; a task's result comes once, whoever has worked on it.
+
+        Args:
+            method: of `Worker`.
+            tasks: its arguments; those that Ray holds already are given as references.
+        """
+        desk: Desk[Any] = Desk(len(tasks))
+        working: dict[Any, Any] = {}
+        while not desk.is_done:
+            while self._idle and (task := desk.take(self._idle[0])) is not None:
+                worker = self._idle.pop(0)
+                working[getattr(worker, method).remote(*tasks[task])] = worker
+            arrived = self._await(working)
+            if arrived is None:
+                continue
+            worker = working.pop(arrived)
+            try:
+                result = _get(arrived)
+            except LOST:
+                desk.lose(worker)
+                self._replace(worker)
+            else:
+                self._idle.append(worker)
+                yield desk.finish(worker), result
+
+    def await_one(self) -> None:
+        """Until the first worker is ready; whoever comes later joins in when it is."""
+        while not self._idle:
+            self._await({})
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._alive:
+            ray.kill(worker)
+
+    def _await(self, working: dict[Any, Any]) -> Any:
+        """The reference of a task that has ended, or none where a worker has become ready or failed to."""
+        ended, _ = ray.wait([*working, *self._starting], timeout=None if working else START_SECONDS)
+        if not ended:
+            raise UsageError(f"--workers: none could be started within {START_SECONDS:g} s; is the cluster in use?")
+        if ended[0] in working:
+            return ended[0]
+        worker = self._starting.pop(ended[0])
+        try:
+            self.machines.add(_get(ended[0]))
+        except LOST as error:
+            self._failed_starts += 1
+            if self._failed_starts == MOST_TRIES * self.size:
+                reason = str(error).strip().splitlines()[0]
+                raise UsageError(f"--workers: they end while they start: {reason}") from None
+            self._replace(worker)
+        else:
+            self._failed_starts = 0
+            self._idle.append(worker)
+        return None
+
+    def _start(self) -> None:
+        worker: Any = self._remote.remote()
+        self._alive.add(worker)
+        self._starting[worker.prepare.remote(self._kit)] = worker
+
+    def _replace(self, worker: Any) -> None:
+        ray.kill(worker)  # it may only be out of reach; what it still does is not asked for again
+        self._alive.remove(worker)
+        self.lost += 1
+        self._start()
+
+
+@contextmanager
+def pool_of(kit: Kit, size: int, gpus: float) -> Iterator[Pool]:
+    """A pool with one worker ready at least; all end with the context."""
+    workers = Pool(kit, size, gpus)
+    try:
+        workers.await_one()
+        yield workers
+    finally:
+        workers.close()
+
+
+def _get(reference: Any) -> Any:
+    """What a task has returned; what the user can mend is raised as it is, not as a report from another process."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UsageError):
+            raise error.cause from None
+        raise
