@@ -59,7 +59,7 @@ class Simulation:
         train = experiment.train
         self.engine = choose_engine(place, train.engine)
         self.trainer = make_trainer(place, self.engine)
-        self.mechanism = self._mechanism()
+        self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         noise = self.mechanism.noise * experiment.privacy.clip * self.mechanism.step
         self.method = make_method(experiment, parameters_of(self.model), noise)
         if self.method.needs_stack and experiment.privacy.mechanism == "central":
@@ -134,7 +134,7 @@ class Simulation:
 
     def phases(self, t: int) -> Sequence[Work]:
         """What a client does in round t, one after another."""
-        return self.method.phases(self._work(t))
+        return self.method.phases(local_work(self.experiment, t, self.noise_multiplier))
 
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
@@ -193,12 +193,6 @@ class Simulation:
         by_records = self.experiment.train.weighting == "records"
         return self.sizes[list(clients)].double() if by_records else torch.ones(len(clients), dtype=torch.float64)
 
-    def _work(self, t: int) -> Work:
-        train, privacy = self.experiment.train, self.experiment.privacy
-        record = RecordPrivacy(privacy.clip, self.noise_multiplier) if privacy.mechanism == "record" else None
-        rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
-        return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
-
     @property
     def clip(self) -> float:
         """C, which moves where clipping is adaptive."""
@@ -212,21 +206,6 @@ class Simulation:
         """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
         privacy = self.experiment.privacy
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
-
-    def _mechanism(self) -> Mechanism:
-        privacy, cohort = self.experiment.privacy, self.experiment.cohort
-        noise_multiplier, count_noise = noises(self.experiment, self.noise_multiplier)
-        return Mechanism(
-            kind=privacy.mechanism,
-            clip=privacy.clip,
-            noise_multiplier=noise_multiplier,
-            clipping=privacy.clipping,
-            count_noise=count_noise,
-            min_reports=privacy.min_reports or cohort.size,
-            divisor=float(cohort.size),
-            step=server_step(self.experiment),
-            schedule=self.schedule,
-        )
 
     def _check(self, federation: Federation) -> None:
         tokens = torch.int64 if federation.x.dtype == torch.int32 else None
@@ -251,6 +230,31 @@ class Simulation:
                 select_layers(parameters_of(self.model), getattr(section, "layers", "all"))
             except ValueError as error:
                 raise UsageError(f"{name}.layers: {error}") from None
+
+
+def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Schedule) -> Mechanism:
+    """What clips and noises, with noise from the schedule given."""
+    privacy, cohort = experiment.privacy, experiment.cohort
+    updates, count_noise = noises(experiment, noise_multiplier)
+    return Mechanism(
+        kind=privacy.mechanism,
+        clip=privacy.clip,
+        noise_multiplier=updates,
+        clipping=privacy.clipping,
+        count_noise=count_noise,
+        min_reports=privacy.min_reports or cohort.size,
+        divisor=float(cohort.size),
+        step=server_step(experiment),
+        schedule=schedule,
+    )
+
+
+def local_work(experiment: Experiment, t: int, noise_multiplier: float) -> Work:
+    """Local training in round t, before the method has its say."""
+    train, privacy = experiment.train, experiment.privacy
+    record = RecordPrivacy(privacy.clip, noise_multiplier) if privacy.mechanism == "record" else None
+    rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
+    return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:

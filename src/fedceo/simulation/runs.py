@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +209,7 @@ def _carry_on(
         if on_round is not None:
             on_round(record)
     finished = entry is None
-    result = _result(simulation, history, time.perf_counter() - start, ended)
+    result = result_of(simulation, history, time.perf_counter() - start, ended)
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
     if folder is not None and finished:
         folder.save_model(weights)
@@ -258,7 +258,24 @@ def _identity(simulation: Simulation) -> str:
     return digest.hexdigest()
 
 
-def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
+class Trained(Protocol):
+    """What a summary is made of: a simulation, or the server of a federation, after its last round."""
+
+    experiment: Experiment
+    federation: Federation
+    model_name: str
+    noise_multiplier: float
+    engine: str
+    device: torch.device
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+
+def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
+    """What result.json holds."""
     experiment, data = simulation.experiment, simulation.federation
     rows = spent_rows(experiment, data.sizes.tolist(), simulation.noise_multiplier, simulation.ledger)
     return {
