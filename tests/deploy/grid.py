@@ -106,10 +106,15 @@ class LocalGrid(Grid):
         return found[::-1]  # in another order than asked, as a network would
 
 
+def pem(name: object) -> bytes:
+    """What Flower keeps of a registered key."""
+    return f"-----BEGIN PUBLIC KEY-----\n{name}\n-----END PUBLIC KEY-----\n".encode()
+
+
 def local_grid(given: Experiment, noise: Schedule | None = None) -> LocalGrid:
     """One node a client, with ids that are not client numbers; noise: left out, the operating system's."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # which Flower sets for the server's process
     mod = PrivacyMod(given) if noise is None else PrivacyMod(given, noise)
     app = client_app(given, lambda client: dealt_records(given, client), mod)
     clients = range(given.data.clients or 0)
-    return LocalGrid({1000 - 7 * client: Node(app, client, key=bytes([client + 1])) for client in clients})
+    return LocalGrid({1000 - 7 * client: Node(app, client, key=pem(client)) for client in clients})

@@ -18,7 +18,7 @@ from fedceo.deploy.strategy import MethodStrategy
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.deploy.grid import LocalGrid, experiment, local_grid
+from tests.deploy.grid import LocalGrid, experiment, local_grid, pem
 
 Weights = dict[str, torch.Tensor]
 
@@ -179,8 +179,8 @@ def test_a_number_belongs_to_the_first_node_and_its_key(tmp_path: Path) -> None:
     given = experiment(cohort={"size": 5}, train={"rounds": 2})
     grid = local_grid(given)
     twin = grid.nodes[1000]
-    grid.nodes[2000] = type(twin)(twin.app, twin.number, key=b"other")
-    grid.nodes[3000] = type(twin)(twin.app, 17, key=b"seventeen")
+    grid.nodes[2000] = type(twin)(twin.app, twin.number, key=pem("other"))
+    grid.nodes[3000] = type(twin)(twin.app, 17, key=pem("seventeen"))
     server = strategy(given, tmp_path / "run")
     server.run(grid)
     history = RunFolder(tmp_path / "run").history()
@@ -218,6 +218,9 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tm
     with pytest.raises(Killed):
         server.run(grid)
     assert len(server.ledger.entries) == 2
+    with pytest.raises(UsageError, match="another server is at work there"):
+        strategy(given, tmp_path / "run")
+    server.journal.release()  # which the end of its process does
     again = strategy(given, tmp_path / "run")
     assert again.round == 2
     again.run(local_grid(given, noise))
@@ -257,8 +260,9 @@ def test_after_a_restart_a_number_stays_with_its_key(tmp_path: Path) -> None:
     kill_in_round(grid, server, 2)
     with pytest.raises(Killed):
         server.run(grid)
+    server.journal.release()
     grid = local_grid(given)
-    grid.nodes[1000].key = b"a thief"
+    grid.nodes[1000].key = pem("a thief")
     again = strategy(given, tmp_path / "run")
     again.run(grid)
     record = RunFolder(tmp_path / "run").history()[-1]
@@ -268,7 +272,7 @@ def test_after_a_restart_a_number_stays_with_its_key(tmp_path: Path) -> None:
 
 def test_another_experiment_or_a_finished_run_is_refused(tmp_path: Path) -> None:
     given = experiment(train={"rounds": 1})
-    strategy(given, tmp_path / "run")
+    strategy(given, tmp_path / "run").journal.release()
     with pytest.raises(UsageError, match="another experiment"):
         strategy(experiment(train={"rounds": 2}), tmp_path / "run")
     strategy(given, tmp_path / "run").run(local_grid(given))

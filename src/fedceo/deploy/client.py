@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MessageType
@@ -73,7 +72,7 @@ class Node:
 
     def __init__(self, experiment: Experiment, records: Callable[[int], Federation]) -> None:
         """records: the Federation in which a client of that number holds this node's records."""
-        self.experiment, self.records = experiment, cache(records)
+        self.experiment, self.records = experiment, records
 
     def train(self, message: Message, context: Context) -> Message:
         """Trains from the weights of the message; the weights of the reply are not private yet."""

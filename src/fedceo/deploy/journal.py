@@ -4,8 +4,10 @@ asked.json  the round whose uploads may be on their way: if the server dies now,
 nodes.json  which key a client number belongs to
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,10 +36,16 @@ class Journal:
         self.history: list[dict[str, Any]] = []
         self.ledger = Ledger(repeatable=False)
         self.keys: dict[int, str] = {}
-        if self.folder.exists:
-            seconds = self._go_on(beginning)
-        else:
+        is_new = not self.folder.exists
+        if is_new:
             self.folder.create(experiment, beginning, self._about(0.0))
+        self._lock = self._locked()
+        if not is_new:
+            try:
+                seconds = self._go_on(beginning)
+            except UsageError:
+                self.release()
+                raise
         self._start = time.perf_counter() - seconds
 
     @property
@@ -72,6 +80,7 @@ class Journal:
     def finish(self, result: dict[str, Any]) -> None:
         self.folder.save_model({name: w.detach().cpu() for name, w in self.state.weights.items()})
         self.folder.save_result(result)
+        self.release()
 
     @property
     def _asked(self) -> Path:
@@ -80,6 +89,20 @@ class Journal:
     @property
     def _nodes(self) -> Path:
         return self.folder.path / "nodes.json"
+
+    def release(self) -> None:
+        """Let another server have the folder, as the end of this process would."""
+        os.close(self._lock)
+
+    def _locked(self) -> int:
+        """One server a folder; the lock goes with the process, however that ends."""
+        folder = os.open(self.folder.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise UsageError(f"{self.folder.path}: another server is at work there") from None
+        return folder
 
     def _go_on(self, beginning: State) -> float:
         path = self.folder.path

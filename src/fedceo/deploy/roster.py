@@ -16,19 +16,21 @@ class Roster:
     """Clients by number, and the nodes that are connected now."""
 
     def __init__(self, clients: int, keys: Mapping[int, str], ttl: float) -> None:
-        """keys: client -> its public key, where it is known; ttl: seconds until a question is asked again."""
+        """keys: client -> its public key (PEM), where it is known; ttl: seconds until a question is asked again."""
         self.clients, self.keys, self.ttl = clients, dict(keys), ttl
         self.nodes: dict[int, int] = {}
         """client -> node id, connected or not."""
         self.refused: dict[int, str] = {}
         """node id -> why it has no number."""
+        self.failed: dict[int, str] = {}
+        """node id -> why it could not say; `retry` has it asked again."""
         self._connected: dict[int, str] = {}
         self._asked: dict[str, tuple[int, Ticket]] = {}
 
     def update(self, grid: Grid) -> None:
         """Look who is there, ask newcomers, take what answers have come."""
-        self._connected = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
-        known = {*self.nodes.values(), *self.refused, *(node for node, _ in self._asked.values())}
+        self._connected = {node.node_id: _registered(node.public_key) for node in grid.get_nodes()}
+        known = {*self.nodes.values(), *self.refused, *self.failed, *(node for node, _ in self._asked.values())}
         questions = [
             (node, ticket, ask(MessageType.QUERY, node, ticket, self.ttl))
             for node in sorted(self._connected.keys() - known)
@@ -48,13 +50,17 @@ class Roster:
 
     def _take(self, reply: Message) -> None:
         node, ticket = self._asked.pop(reply.metadata.reply_to_message_id, (0, None))
-        if ticket is None or reply.has_error():
-            return  # a node that was lost or failed is asked again when it is there
+        if ticket is None:
+            return
         try:
             client = Ticket.of(check_reply(reply, ticket, node, arrays=False)).client
             self._bind(client, node)
         except RefusedError as why:
-            self.refused[node] = str(why)
+            (self.failed if reply.has_error() else self.refused)[node] = str(why)
+
+    def retry(self) -> None:
+        """Nodes that failed may answer this time."""
+        self.failed.clear()
 
     def _bind(self, client: int, node: int) -> None:
         if not 0 <= client < self.clients:
@@ -67,3 +73,8 @@ class Roster:
         self.nodes[client] = node
         if key:
             self.keys[client] = key
+
+
+def _registered(key: bytes) -> str:
+    """A key that outlives its node, in PEM; simulated nodes have random bytes in its place."""
+    return key.decode() if key.startswith(b"-----BEGIN PUBLIC KEY-----") else ""

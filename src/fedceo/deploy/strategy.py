@@ -247,6 +247,7 @@ class MethodStrategy(Strategy):
         """client -> node of those connected: at first once everybody is there, later once enough are."""
         least = self.experiment.privacy.min_reports or 1
         begun, first = time.monotonic(), self.entry is None
+        self.roster.retry()
         while True:
             self.roster.update(grid)
             present = self.roster.present()
@@ -261,7 +262,7 @@ class MethodStrategy(Strategy):
         """client -> upload, and who was refused why: clients by number, nodes that are no client as "node ..."."""
         uploads: dict[int, dict[str, Tensor]] = {}
         answered: set[int] = set()
-        refused = {f"node {node}": why for node, why in self.roster.refused.items()}
+        refused = {f"node {node}": why for node, why in (self.roster.refused | self.roster.failed).items()}
         for reply in replies:
             client = self._client(reply)
             if client is None:
