@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedceo.deploy.messages import pack, unpack
+from fedceo.deploy.messages import RefusedError, pack, unpack
 from fedceo.deploy.records import dealt_public_records
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.simulation.folder import RunFolder
@@ -102,6 +104,7 @@ LIES: dict[str, tuple[Callable[[Message], Message], str]] = {
         lambda r: (r.content.__setitem__("config", ConfigRecord()), r)[1],
         "config without round, client and nonce",
     ),
+    "a word more": (lambda r: changed(r, words="x" * 10_000), "config with words, expected"),
     "another nonce": (lambda r: changed(r, nonce="0" * 32), "nonce of another message"),
     "another round": (lambda r: changed(r, round=1), "of round 1, expected 2"),
     "for another client": (lambda r: changed(r, client=0), "for client 0, expected 2"),
@@ -113,9 +116,9 @@ LIES: dict[str, tuple[Callable[[Message], Message], str]] = {
 
 
 def run_with(tmp_path: Path, prepare: Callable[[LocalGrid, MethodStrategy], None]) -> tuple[list[Any], MethodStrategy]:
-    given = experiment(cohort={"size": 5}, privacy={"min_reports": 3}, train={"rounds": 3})
-    grid = local_grid(given, Schedule(given.seed))
-    server = MethodStrategy(given, dealt_public_records(given), tmp_path / "run", 0.01)
+    here = experiment(cohort={"size": 5}, privacy={"min_reports": 3}, train={"rounds": 3})
+    grid = local_grid(here, Schedule(here.seed))
+    server = MethodStrategy(here, dealt_public_records(here), tmp_path / "run", 0.01)
     prepare(grid, server)
     server.run(grid)
     return RunFolder(tmp_path / "run").history(), server
@@ -199,22 +202,42 @@ def test_an_old_upload_in_a_new_envelope_is_refused(tmp_path: Path) -> None:
 
 def test_honest_uploads_are_within_reach_however_small_the_noise(tmp_path: Path) -> None:
     """The bound without noise is C itself, so that rounding decides."""
-    given = experiment(
+    here = experiment(
         privacy={"noise_multiplier": 0.0, "clip": 1e-3}, train={"learning_rate": 5.0, "server_learning_rate": 0.3}
     )
-    server = MethodStrategy(given, dealt_public_records(given), tmp_path / "run", 0.01)
-    server.run(local_grid(given))
+    server = MethodStrategy(here, dealt_public_records(here), tmp_path / "run", 0.01)
+    server.run(local_grid(here))
     assert all(record["refused"] == {} for record in RunFolder(tmp_path / "run").history())
 
 
 def test_the_reach_is_the_bound_of_the_specification(tmp_path: Path) -> None:
-    given = experiment(
+    here = experiment(
         privacy={"noise_multiplier": 2.0, "clip": 3.0, "min_reports": 2}, train={"server_learning_rate": 0.5}
     )
-    server = MethodStrategy(given, dealt_public_records(given), tmp_path / "run", 0.01)
+    server = MethodStrategy(here, dealt_public_records(here), tmp_path / "run", 0.01)
     entries = sum(w.numel() for w in server.state.weights.values())
     share = 2.0 * 3.0 / 2**0.5
     assert server.reach == pytest.approx(0.5 * (3.0 + share * (entries**0.5 + 6)))
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=400), cut=st.integers(0, 400), shape=st.lists(st.integers(-3, 2**62), max_size=4))
+def test_whatever_the_bytes_a_reader_refuses_or_reads_what_was_expected(
+    data: bytes, cut: int, shape: list[int]
+) -> None:
+    like = {"w": torch.zeros(3, 4)}
+    honest = pack({"w": torch.ones(3, 4)})["w"]
+    payloads = (data, honest.data[:cut], honest.data[:cut] + data)
+    for array in (
+        *(Array("float32", (3, 4), "numpy.ndarray", payload) for payload in payloads),
+        Array("float32", tuple(shape), "numpy.ndarray", honest.data),
+        Array(data.hex(), (3, 4), data.hex(), honest.data),
+    ):
+        try:
+            found = unpack(ArrayRecord({"w": array}), like)["w"]
+        except RefusedError:
+            continue
+        assert found.shape == (3, 4) and found.dtype == torch.float32
 
 
 def test_arrays_come_back_as_they_were_sent() -> None:

@@ -152,6 +152,17 @@ def test_a_node_that_fails_or_vanishes_is_a_report_that_never_came(tmp_path: Pat
     assert [server.ledger.participations[client] for client in (0, 1, 2)] == [4, 0, 4]
 
 
+def test_where_nobody_comes_nothing_is_released_and_nothing_is_spent(tmp_path: Path) -> None:
+    given = experiment(train={"rounds": 2})
+    server = strategy(given, tmp_path / "run")
+    before = {name: w.clone() for name, w in server.state.weights.items()}
+    result = server.run(LocalGrid({}))
+    assert distance(server.state.weights, before) == 0
+    assert result["discarded_rounds"] == 2
+    assert not server.ledger.participations
+    assert all(row["epsilon"] == 0 for row in result["privacy"] if row["observer"] in ("outsider", "server"))
+
+
 def test_a_node_that_comes_back_goes_on_and_is_counted_once(tmp_path: Path) -> None:
     given = experiment(cohort={"size": 5}, privacy={"min_reports": 3})
     grid = local_grid(given)

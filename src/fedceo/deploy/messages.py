@@ -108,12 +108,17 @@ def check_reply(reply: Message, ticket: Ticket, node: int, *, arrays: bool) -> R
     """The content of a reply to the message with that ticket, or why it is refused."""
     if reply.has_error():
         raise RefusedError(f"error {reply.error.code}: {_line(reply.error.reason)}")
+    if not reply.has_content():
+        raise RefusedError("empty")
     if reply.metadata.src_node_id != node:
         raise RefusedError(f"sent by node {reply.metadata.src_node_id}, expected {node}")
     expected = {CONFIG, ARRAYS} if arrays else {CONFIG}
     if set(reply.content) != expected:
         raise RefusedError(f"records {_few(sorted(reply.content))}, expected {_few(sorted(expected))}")
     given = Ticket.of(reply.content)
+    extra = sorted(set(reply.content.config_records[CONFIG]) - set(asdict(given)))
+    if extra:
+        raise RefusedError(f"config with {_few(extra)}, expected round, client and nonce alone")
     if given.round != ticket.round:
         raise RefusedError(f"of round {given.round}, expected {ticket.round}")
     if given.nonce != ticket.nonce:
