@@ -13,6 +13,7 @@ import typer
 
 from fedceo import cli_attack, cli_report, cli_studies
 from fedceo.cli_data import app as data_app
+from fedceo.cli_flower import app as flower_app
 from fedceo.cli_options import Json, Overrides
 from fedceo.cli_privacy import app as privacy_app
 from fedceo.errors import UsageError
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 app.add_typer(privacy_app, name="privacy")
 app.command()(cli_studies.sweep)
 app.command()(cli_studies.tune)

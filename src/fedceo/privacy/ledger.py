@@ -29,6 +29,8 @@ class Entry:
         noise: standard deviation of the noise in units of the clip C, of one upload or (central) of their sum.
         smoothed: whether FedCEO's smoothing was due.
         released: whether anything left the server; rounds with fewer than min_reports reports are discarded.
+        unused: in a deployment, those who were asked and whose upload was refused, late or never came; the server may
+            have seen it, so it counts as one.
     """
 
     round: int
@@ -38,6 +40,7 @@ class Entry:
     noise: float
     smoothed: bool
     released: bool
+    unused: tuple[int, ...] = ()
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -50,7 +53,7 @@ class Entry:
     @staticmethod
     def from_dict(table: dict[str, Any]) -> "Entry":
         members = {name: tuple(table[name]) for name in ("cohort", "reported", "silent")}
-        return Entry(**(table | members))
+        return Entry(**(table | members | {"unused": tuple(table.get("unused", ()))}))
 
 
 class Ledger:
@@ -72,7 +75,7 @@ class Ledger:
             return False
         self.entries.append(entry)
         self._rounds.add(entry.round)
-        self.participations.update(entry.own)
+        self.participations.update((*entry.own, *entry.unused))
         return True
 
     def up_to(self, round_: int) -> "Ledger":

@@ -99,6 +99,12 @@ class Mechanism:
             return self.noise_multiplier / self.min_reports**0.5
         return self.noise_multiplier
 
+    @property
+    def upload_noise(self) -> float:
+        """Standard deviation of the noise in an entry of an upload; under central, of shares that would come to it."""
+        noise = self.noise * self.clip * self.step
+        return noise / self.divisor**0.5 if self.kind == "central" else noise
+
     def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
         """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
         if self.kind in ("none", "record") and self.step == 1.0:

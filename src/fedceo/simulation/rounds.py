@@ -208,10 +208,7 @@ class Simulation:
 
     def _method(self) -> Method:
         mechanism = self.mechanism
-        noise = mechanism.noise * mechanism.clip * mechanism.step
-        if mechanism.kind == "central":  # of the sum; as much would come of shares in the uploads
-            noise /= mechanism.divisor**0.5
-        return make_method(self.experiment, parameters_of(self.model), mechanism.clip, noise)
+        return make_method(self.experiment, parameters_of(self.model), mechanism.clip, mechanism.upload_noise)
 
     def _check(self, federation: Federation) -> None:
         tokens = torch.int64 if federation.x.dtype == torch.int32 else None

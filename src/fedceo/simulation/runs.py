@@ -7,7 +7,6 @@ fedceo.load("runs/mine").model
 
 import copy
 import hashlib
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from fedceo import __version__
 from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.errors import UsageError
@@ -27,8 +24,8 @@ from fedceo.models import build_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_spec, solve_noise, spent_rows
-from fedceo.simulation.summary import REGIMES, machine, summarise
+from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.simulation.summary import result_of
 from fedceo.training.schedule import Schedule
 
 if TYPE_CHECKING:  # slow to import, and not always needed
@@ -233,7 +230,7 @@ def _carry_on(
         if on_round is not None:
             on_round(record)
     finished = entry is None
-    result = _result(simulation, history, time.perf_counter() - start, ended)
+    result = result_of(simulation, history, time.perf_counter() - start, ended) | {"workers": simulation.workers()}
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
     if folder is not None and finished:
         folder.save_model(weights)
@@ -280,32 +277,3 @@ def _identity(simulation: Simulation) -> str:
     rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
     digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
     return digest.hexdigest()
-
-
-def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
-    experiment, data = simulation.experiment, simulation.federation
-    rows = spent_rows(experiment, data.sizes.tolist(), simulation.noise_multiplier, simulation.ledger)
-    return {
-        "method": experiment.method.name,
-        "data": data.name,
-        "model": simulation.model_name,
-        "regime": REGIMES[experiment.privacy.mechanism],
-        "noise_multiplier": simulation.noise_multiplier,
-        "seed": experiment.seed,
-        "rounds": simulation.round,
-        "ended_early": ended,
-        "discarded_rounds": sum("discarded" in r for r in history),
-        "seconds": seconds,
-        "accuracy": summarise(history),
-        "privacy": [row.as_dict() for row in rows],
-        "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
-        "clients": data.clients,
-        "record_shape": list(data.shape),
-        "classes": data.classes,
-        "engine": simulation.engine,
-        "device": str(simulation.device),
-        "machine": machine(simulation.device),
-        "date": time.strftime("%Y-%m-%d"),
-        "workers": simulation.workers(),
-        "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
-    }

@@ -1,10 +1,17 @@
-"""What a finished run says of its accuracy and of the machine, each number named."""
+"""What a finished run says of itself: accuracy, privacy, machine, each number named."""
 
 import platform
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from fedceo import __version__
+from fedceo.config import Experiment
+from fedceo.data import Federation
+from fedceo.privacy.ledger import Ledger
+from fedceo.simulation.spending import spent_rows
 
 REGIMES = {
     "none": "no privacy",
@@ -42,3 +49,48 @@ def machine(device: torch.device) -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+class Trained(Protocol):
+    """What a summary is made of: a simulation, or the server of a federation, after its last round."""
+
+    experiment: Experiment
+    federation: Federation
+    model_name: str
+    noise_multiplier: float
+    engine: str
+    device: torch.device
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+
+def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
+    """What result.json holds."""
+    experiment, data = simulation.experiment, simulation.federation
+    rows = spent_rows(experiment, data.sizes.tolist(), simulation.noise_multiplier, simulation.ledger)
+    return {
+        "method": experiment.method.name,
+        "data": data.name,
+        "model": simulation.model_name,
+        "regime": REGIMES[experiment.privacy.mechanism],
+        "noise_multiplier": simulation.noise_multiplier,
+        "seed": experiment.seed,
+        "rounds": simulation.round,
+        "ended_early": ended,
+        "discarded_rounds": sum("discarded" in r for r in history),
+        "seconds": seconds,
+        "accuracy": summarise(history),
+        "privacy": [row.as_dict() for row in rows],
+        "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
+        "clients": data.clients,
+        "record_shape": list(data.shape),
+        "classes": data.classes,
+        "engine": simulation.engine,
+        "device": str(simulation.device),
+        "machine": machine(simulation.device),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }

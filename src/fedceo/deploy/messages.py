@@ -1,0 +1,161 @@
+"""What crosses the wire, and what is refused at the server's end of it.
+
+server -> node   "arrays": the weights to start from; "config": round, client, nonce, silent
+node -> server   "arrays": the privatised upload;     "config": round, client, nonce; nothing else
+
+A node's question ("who are you?") and an evaluation are answered by the config alone.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+Weights = Mapping[str, Tensor]
+
+ARRAYS, CONFIG = "arrays", "config"
+
+MOST_HEADER = 1024
+"""Bytes that an array may take beside its numbers."""
+
+ROUNDING = 1e-5
+"""Relative error that an honest upload may have from float32 sums."""
+
+
+class RefusedError(Exception):
+    """Why a reply is not taken, in one line."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Names one message; its reply must carry the same one, so that none is taken twice or in another round."""
+
+    round: int
+    client: int
+    nonce: str
+
+    @staticmethod
+    def issue(round_: int, client: int) -> "Ticket":
+        return Ticket(round_, client, secrets.token_hex(16))
+
+    @staticmethod
+    def of(content: RecordDict) -> "Ticket":
+        config = content.config_records.get(CONFIG, ConfigRecord())
+        round_, client, nonce = (config.get(name) for name in ("round", "client", "nonce"))
+        if not (isinstance(round_, int) and isinstance(client, int) and isinstance(nonce, str)):
+            raise RefusedError("config without round, client and nonce")
+        return Ticket(round_, client, nonce)
+
+
+def ask(
+    kind: str, node: int, ticket: Ticket, ttl: float, weights: Weights | None = None, silent: bool = False
+) -> Message:
+    """A message of its own for one node; nothing in it is shared with another node's.
+
+    Args:
+        kind: train | evaluate | query.
+        ttl: seconds after which neither message nor reply is worth anything.
+        silent: the client is at its cap and sends noise alone.
+    """
+    content = RecordDict({CONFIG: ConfigRecord({**asdict(ticket), "silent": silent})})
+    if weights is not None:
+        content[ARRAYS] = pack(weights)
+    return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(ticket.round))
+
+
+def answer(message: Message, ticket: Ticket, weights: Weights | None = None) -> Message:
+    """A node's reply, made from nothing but what may leave it."""
+    content = RecordDict({CONFIG: ConfigRecord(asdict(ticket))})
+    if weights is not None:
+        content[ARRAYS] = pack(weights)
+    return Message(content, reply_to=message)
+
+
+def pack(weights: Weights) -> ArrayRecord:
+    return ArrayRecord({name: Array(w.detach().cpu().numpy()) for name, w in weights.items()})
+
+
+def unpack(record: ArrayRecord, like: Weights) -> dict[str, Tensor]:
+    """Tensors with the names, shapes, dtype and device of `like`; anything else is refused before it is read."""
+    if set(record) != set(like):
+        missing, unknown = sorted(set(like) - set(record)), sorted(set(record) - set(like))
+        raise RefusedError(f"tensors missing: {_few(missing)}; unknown: {_few(unknown)}")
+    return {name: _unpack_one(name, record[name], w) for name, w in like.items()}
+
+
+def _unpack_one(name: str, array: Array, like: Tensor) -> Tensor:
+    dtype = str(like.dtype).removeprefix("torch.")
+    if tuple(array.shape) != tuple(like.shape) or array.dtype != dtype:
+        raise RefusedError(
+            f"{name} is {_line(array.dtype)} {tuple(array.shape)[:8]}, expected {dtype} {tuple(like.shape)}"
+        )
+    most = like.numel() * like.element_size() + MOST_HEADER
+    if len(array.data) > most:
+        raise RefusedError(f"{name} takes {len(array.data)} bytes, expected at most {most}")
+    try:
+        values = array.numpy()
+    except Exception as error:  # bytes of a stranger: whatever a parser makes of them, the round goes on
+        raise RefusedError(f"{name} cannot be read: {_line(error)}") from None
+    if values.shape != tuple(like.shape) or str(values.dtype) != dtype:
+        raise RefusedError(f"{name} holds {values.dtype} {values.shape}, expected {dtype} {tuple(like.shape)}")
+    return torch.from_numpy(values.copy()).to(like.device)
+
+
+def check_reply(reply: Message, ticket: Ticket, node: int, *, arrays: bool) -> RecordDict:
+    """The content of a reply to the message with that ticket, or why it is refused."""
+    if reply.has_error():
+        raise RefusedError(f"error {reply.error.code}: {_line(reply.error.reason)}")
+    if not reply.has_content():
+        raise RefusedError("empty")
+    if reply.metadata.src_node_id != node:
+        raise RefusedError(f"sent by node {reply.metadata.src_node_id}, expected {node}")
+    expected = {CONFIG, ARRAYS} if arrays else {CONFIG}
+    if set(reply.content) != expected:
+        raise RefusedError(f"records {_few(sorted(reply.content))}, expected {_few(sorted(expected))}")
+    given = Ticket.of(reply.content)
+    extra = sorted(set(reply.content.config_records[CONFIG]) - set(asdict(given)))
+    if extra:
+        raise RefusedError(f"config with {_few(extra)}, expected round, client and nonce alone")
+    if given.round != ticket.round:
+        raise RefusedError(f"of round {given.round}, expected {ticket.round}")
+    if given.nonce != ticket.nonce:
+        raise RefusedError("nonce of another message")
+    return reply.content
+
+
+def read_upload(reply: Message, ticket: Ticket, node: int, start: Weights, reach: float) -> dict[str, Tensor]:
+    """The upload of a reply, or why it is refused.
+
+    Args:
+        start: what the client was told to start from.
+        reach: how far from there an honest upload may be, in L2 norm over all tensors.
+    """
+    content = check_reply(reply, ticket, node, arrays=True)
+    if Ticket.of(content).client != ticket.client:
+        raise RefusedError(f"for client {Ticket.of(content).client}, expected {ticket.client}")
+    record = content[ARRAYS]
+    if not isinstance(record, ArrayRecord):
+        raise RefusedError(f"{ARRAYS} is not a record of arrays")
+    upload = unpack(record, start)
+    if not all(bool(torch.isfinite(w).all()) for w in upload.values()):
+        raise RefusedError("NaN or Inf in the upload")
+    distance = _norm({name: w.double() - start[name].double() for name, w in upload.items()})
+    if distance > reach + ROUNDING * (reach + _norm(start)):
+        raise RefusedError(f"{distance:.4g} from its start, expected at most {reach:.4g}")
+    return upload
+
+
+def _norm(tensors: Weights) -> float:
+    return float(torch.stack([t.double().square().sum() for t in tensors.values()]).sum().sqrt())
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(_line(name)[:40] for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "none"
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:200]

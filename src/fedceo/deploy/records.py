@@ -1,0 +1,109 @@
+"""A node's own records, or the server's public ones, as a Federation: everybody else's hands are empty."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedceo.config import Experiment
+from fedceo.data import Federation, Source, build_federation
+from fedceo.errors import UsageError
+
+Records = npt.ArrayLike | Tensor
+
+
+def own_records(
+    x: Records,
+    y: Records,
+    *,
+    client: int,
+    clients: int,
+    classes: int,
+    test_x: Records | None = None,
+    test_y: Records | None = None,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    name: str = "own records",
+) -> Federation:
+    """What one node trains on. It keeps its number, so that its batches are those it would have in a simulation.
+
+    Args:
+        x: (records, ...), uint8 pixels, float32 values or int32 tokens.
+        y: (records,) labels from 0 to classes - 1.
+        client: the number of the node, from 0 to clients - 1.
+        test_x, test_y: more of the node's own, which it measures its model on; what it finds stays with it.
+        mean, std: per channel, the same on every node.
+    """
+    if not 0 <= client < clients:
+        raise UsageError(f"partition-id: {client}, expected 0 to {clients - 1}, one for each of data.clients")
+    x, y = _tensor(x), _tensor(y).long()
+    tested_x = x[:0] if test_x is None else _tensor(test_x)
+    tested_y = y[:0] if test_y is None else _tensor(test_y).long()
+    Source(name, x, y, tested_x, tested_y, classes)  # which checks them
+    nobody = torch.empty(0, dtype=torch.int64)
+    hands = [torch.arange(len(y)) if number == client else nobody for number in range(clients)]
+    none = [nobody] * clients
+    return Federation(name, x, y, hands, nobody, none, tested_x, tested_y, classes, tuple(mean), tuple(std))
+
+
+def public_records(
+    x: Records,
+    y: Records,
+    *,
+    clients: int,
+    classes: int,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    name: str = "public records",
+) -> Federation:
+    """What the server measures the model on: public records, possibly none, of the shape that all nodes' records have.
+
+    Accuracies are printed as they are, so a record here is one that nobody has to protect.
+    """
+    x, y = _tensor(x), _tensor(y).long()
+    if len(y):
+        Source(name, x, y, x[:0], y[:0], classes)
+    nobody = torch.empty(0, dtype=torch.int64)
+    none = [nobody] * clients
+    return Federation(name, x[:0], y[:0], none, nobody, none, x, y, classes, tuple(mean), tuple(std))
+
+
+def dealt_records(experiment: Experiment, client: int) -> Federation:
+    """The records that [data] deals to a client, and nobody else's: a federation played on one data set."""
+    whole = build_federation(experiment.data, experiment.seed)
+    if not 0 <= client < whole.clients:
+        raise UsageError(f"partition-id: {client}, expected 0 to {whole.clients - 1}, one for each of data.clients")
+    mine = whole.train[client]
+    test_x, test_y = whole.local_test_records(client)
+    return own_records(
+        whole.x[mine],
+        whole.y[mine],
+        client=client,
+        clients=whole.clients,
+        classes=whole.classes,
+        test_x=test_x,
+        test_y=test_y,
+        mean=whole.mean,
+        std=whole.std,
+        name=whole.name,
+    )
+
+
+def dealt_public_records(experiment: Experiment) -> Federation:
+    """The public test set of [data], without the clients' training and validation records."""
+    whole = build_federation(experiment.data, experiment.seed)
+    return public_records(
+        whole.test_x,
+        whole.test_y,
+        clients=whole.clients,
+        classes=whole.classes,
+        mean=whole.mean,
+        std=whole.std,
+        name=whole.name,
+    )
+
+
+def _tensor(given: Records) -> Tensor:
+    return given if isinstance(given, Tensor) else torch.from_numpy(np.asarray(given))

@@ -1,0 +1,285 @@
+"""A Flower strategy that hosts any of our methods that needs nothing but uploads: FedCEO, UDP-FedAvg and others."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from fedceo.config import Experiment
+from fedceo.data import Federation
+from fedceo.deploy.carried import check_carried
+from fedceo.deploy.client import SYSTEM
+from fedceo.deploy.journal import Journal
+from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, pack, read_upload
+from fedceo.deploy.roster import Roster
+from fedceo.errors import UsageError
+from fedceo.methods import State, make_method
+from fedceo.methods.method import stack
+from fedceo.models import build_model, check_model, parameters_of
+from fedceo.privacy.budget import Budget
+from fedceo.privacy.ledger import Entry, Ledger
+from fedceo.privacy.mechanisms import Stack, make_mechanism
+from fedceo.simulation.evaluation import Evaluator
+from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.simulation.summary import result_of
+from fedceo.training.engine import choose_device
+from fedceo.training.schedule import Schedule
+
+LOG = logging.getLogger("flwr")
+
+POLL_SECONDS = 1.0
+"""Between two looks at who is connected, while too few are."""
+
+SURELY = 6.0
+"""Noise of standard deviation s in D entries is longer than s (sqrt(D) + 6) once in 65 million uploads."""
+
+
+class BudgetSpentError(Exception):
+    """privacy.max_epsilon forbids the next round."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A message under way; Flower gives it its id when it is sent."""
+
+    node: int
+    ticket: Ticket
+    start: dict[str, Tensor]
+    message: Message
+
+
+class MethodStrategy(Strategy):
+    """Hosts the method of an experiment; the run folder is that of a simulation, and a run that was killed goes on.
+
+    Rounds count on from the checkpoint, whatever number Flower gives them.
+    """
+
+    def __init__(
+        self, experiment: Experiment, public: Federation, out: Path, timeout: float, cohorts: Schedule = SYSTEM
+    ) -> None:
+        """
+        Args:
+            public: what the model is measured on, `public_records`.
+            out: the run folder; an unfinished run of the same experiment in it goes on.
+            timeout: seconds that a round waits for nodes, and for their uploads.
+            cohorts: where cohorts are drawn from; another one than the operating system is for tests.
+        """
+        check_carried(experiment)
+        if public.clients != experiment.data.clients:
+            raise UsageError(
+                f"data.clients: {experiment.data.clients}, but public records for {public.clients} clients"
+            )
+        self.experiment, self.federation, self.timeout, self.cohorts = experiment, public, timeout, cohorts
+        self.model_name, self.engine = experiment.model.name, "flower"
+        self.device, dtype = choose_device(experiment.train.device), getattr(torch, experiment.train.precision)
+        seed = Schedule(experiment.seed).number("model")
+        self.model = build_model(self.model_name, public.shape, public.classes, seed).to(self.device, dtype)
+        check_model(self.model, public.shape, public.classes, torch.int64 if public.x.dtype == torch.int32 else None)
+        weights = {name: w.clone() for name, w in parameters_of(self.model).items()}
+        sizes = [1] * public.clients
+        self.noise_multiplier = solve_noise(experiment, sizes)
+        self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
+        share = self.mechanism.noise * self.mechanism.clip
+        self.method = make_method(experiment, weights, self.mechanism.clip, self.mechanism.upload_noise)
+        entries = sum(w.numel() for w in weights.values())
+        self.reach = self.mechanism.step * (self.mechanism.clip + share * (entries**0.5 + SURELY))
+        plan, limit = privacy_spec(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
+        self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)
+        self.evaluator = Evaluator(self.model, public, self.device, dtype)
+        self.journal = Journal(out, experiment, State(weights))
+        self.roster = Roster(public.clients, self.journal.keys, timeout)
+        self.entry: Entry | None = None
+        self.ended: str | None = None
+        self._questions: dict[int, Question] = {}
+
+    @property
+    def round(self) -> int:
+        """The last round that is over."""
+        return self.journal.round
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.journal.ledger
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    def run(self, grid: Grid) -> dict[str, Any]:
+        """All rounds that are left, to the summary in result.json."""
+        left = self.experiment.train.rounds - self.round
+        try:
+            if left:
+                self.start(grid, pack(self.state.weights), left, self.timeout)
+        except BudgetSpentError as why:
+            self.ended = str(why)
+        result = result_of(self, self.journal.history, self.journal.seconds, self.ended)
+        self.journal.finish(result)
+        return result
+
+    def summary(self) -> None:
+        experiment = self.experiment
+        LOG.info(
+            "\t%s, %d of %d clients a round", experiment.method.name, experiment.cohort.size, self.federation.clients
+        )
+        LOG.info("\trounds %d to %d, run folder %s", self.round + 1, experiment.train.rounds, self.journal.folder.path)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """A message with weights of its own for every client of the cohort that is there."""
+        t, cohort = self.round + 1, self.experiment.cohort
+        if self.ended is not None:
+            raise BudgetSpentError(self.ended)
+        drawn = self.cohorts.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
+        nodes = self._wait(grid, drawn)
+        clients = [client for client in drawn if client in nodes]
+        cap = self.experiment.privacy.participation_cap or math.inf
+        silent = tuple(client for client in clients if self.ledger.participations[client] >= cap)
+        entry = Entry(t, tuple(drawn), tuple(clients), silent, self.mechanism.noise, self.method.smooths(t), True)
+        refused = self.budget.refuses(self.ledger, entry) if self.budget is not None else None
+        if refused is not None:
+            raise BudgetSpentError(refused)
+        self.entry = replace(entry, reported=(), silent=(), released=False, unused=entry.own)
+        self.journal.ask(self.entry)
+        starts = self.method.starts(self.state, clients, t)
+        own = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
+        self._questions = {
+            client: self._question(MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in silent)
+            for client, start in zip(clients, own, strict=True)
+        }
+        return [question.message for question in self._questions.values()]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The method's step on what came and could be taken; a round with too few reports changes nothing."""
+        assert self.entry is not None
+        uploads, refused = self._read(replies)
+        asked, least = self._questions, self.experiment.privacy.min_reports or 1
+        reported = tuple(sorted(uploads))
+        silent = tuple(client for client in reported if client not in self.entry.unused)
+        entry = replace(
+            self.entry,
+            reported=reported,
+            silent=silent,
+            unused=tuple(client for client in self.entry.unused if client not in uploads),
+            released=len(reported) >= least,
+        )
+        if self.budget is not None and entry.released:
+            self.ended = self.budget.refuses(self.ledger, entry)  # fewer reports carry less noise than was planned
+            entry = replace(entry, released=self.ended is None)
+        self.journal.spend(entry)
+        record: dict[str, Any] = {"round": entry.round, "cohort": list(entry.cohort), "reports": len(reported)}
+        record |= {
+            "absent": [k for k in entry.cohort if k not in uploads and str(k) not in refused],
+            "refused": refused,
+        }
+        record |= {"train_loss": None}
+        if entry.released:
+            models = stack([uploads[client] for client in reported])
+            taken = Stack(models, reported, torch.ones(len(reported), dtype=torch.float64), nonfinite=0)
+            state, about = self.method.aggregate(self.state, taken, entry.round)
+            record |= about
+        else:
+            state, record["discarded"] = self.method.idle(self.state), True
+        if self._is_measured(entry.round) and len(self.federation.test_y):
+            record |= self.evaluator.measure(self.method.global_model(state))
+        self.entry = entry
+        self.journal.close(record, state)
+        LOG.info("round %d: %d of %d asked reported, %d refused", entry.round, len(reported), len(asked), len(refused))
+        return pack(state.weights), MetricRecord({"reports": len(reported), "refused": len(refused)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Those who reported are handed the model that is theirs after the round, to measure it by themselves."""
+        assert self.entry is not None
+        clients, nodes = self.entry.reported, self.roster.present()
+        self._questions = {}
+        if self._is_measured(self.round) and self.entry.released:
+            models = self.method.personalise(self.state, clients, self.round)
+            self._questions = {
+                client: self._question(
+                    MessageType.EVALUATE,
+                    nodes[client],
+                    Ticket.issue(self.round, client),
+                    {name: w[k] for name, w in models.items()},
+                )
+                for k, client in enumerate(clients)
+                if client in nodes
+            }
+        return [question.message for question in self._questions.values()]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nodes keep what they measured; all that comes back is that they did."""
+        done = 0
+        for reply in replies:
+            client = self._client(reply)
+            try:
+                if client is not None:
+                    question = self._questions[client]
+                    check_reply(reply, question.ticket, question.node, arrays=False)
+                    done += 1
+            except RefusedError as why:
+                LOG.warning("client %s could not evaluate: %s", client, why)
+        return MetricRecord({"nodes": done}) if self._questions else None
+
+    def _is_measured(self, t: int) -> bool:
+        ended = self.ended is not None or t == self.experiment.train.rounds
+        return ended or t % self.experiment.evaluation.every == 0
+
+    def _question(
+        self, kind: str, node: int, ticket: Ticket, weights: dict[str, Tensor], silent: bool = False
+    ) -> Question:
+        return Question(node, ticket, weights, ask(kind, node, ticket, self.timeout, weights, silent))
+
+    def _wait(self, grid: Grid, drawn: list[int]) -> dict[int, int]:
+        """client -> node of those connected: at first once everybody is there, later once enough are."""
+        least = self.experiment.privacy.min_reports or 1
+        begun, first = time.monotonic(), self.entry is None
+        self.roster.retry()
+        while True:
+            self.roster.update(grid)
+            present = self.roster.present()
+            here = sum(client in present for client in drawn)
+            enough = len(present) == self.federation.clients if first else here >= min(least, len(drawn))
+            if enough or time.monotonic() - begun > self.timeout:
+                self.journal.remember_keys(self.roster.keys)
+                return present
+            time.sleep(POLL_SECONDS)
+
+    def _read(self, replies: Iterable[Message]) -> tuple[dict[int, dict[str, Tensor]], dict[str, str]]:
+        """client -> upload, and who was refused why: clients by number, nodes that are no client as "node ..."."""
+        uploads: dict[int, dict[str, Tensor]] = {}
+        answered: set[int] = set()
+        refused = {f"node {node}": why for node, why in (self.roster.refused | self.roster.failed).items()}
+        for reply in replies:
+            client = self._client(reply)
+            if client is None:
+                refused[f"node {reply.metadata.src_node_id}"] = "answers no message of this round"
+                continue
+            try:
+                if client in answered:
+                    raise RefusedError("a second answer to one message")
+                answered.add(client)
+                question = self._questions[client]
+                uploads[client] = read_upload(reply, question.ticket, question.node, question.start, self.reach)
+            except RefusedError as why:
+                refused[str(client)] = str(why)
+        return uploads, refused
+
+    def _client(self, reply: Message) -> int | None:
+        """Whose message it answers."""
+        answered = reply.metadata.reply_to_message_id
+        asked = (k for k, question in self._questions.items() if question.message.metadata.message_id == answered)
+        return next(asked, None)

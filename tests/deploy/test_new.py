@@ -1,0 +1,134 @@
+"""Writing an app, and refusing what a federation cannot carry, each in one line."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedceo.cli import app
+from fedceo.config import load_experiment, to_toml
+from fedceo.deploy.carried import check_carried, for_deployment
+from fedceo.errors import UsageError
+
+MINE = """
+seed = 3
+[data]
+name = "digits"
+clients = 5
+[cohort]
+size = 5
+[train]
+rounds = 3
+[privacy]
+mechanism = "distributed"
+target_epsilon = 8.0
+observer = "server"
+[method]
+name = "fedceo"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    return path
+
+
+def test_the_app_is_whole_and_runs_the_experiment_with_noise_of_the_system(mine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+    done = CliRunner().invoke(app, ["flower", "new", str(tmp_path / "My App"), str(mine), "--set", "train.rounds=4"])
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "My App"
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        "pyproject.toml",
+        "federation/__init__.py",
+        "federation/data.py",
+        "federation/client_app.py",
+        "federation/server_app.py",
+        "federation/experiment.toml",
+    }
+    written = load_experiment(folder / "federation" / "experiment.toml")
+    check_carried(written)
+    assert written.train.rounds == 4 and written.checkpoint.every == 1
+    assert written.privacy.randomness == "system"
+    assert written.privacy.target_epsilon is None and written.privacy.noise_multiplier is not None
+    assert "epsilon of 8 of the server" in (written.note or "")
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    out = Path(project["tool"]["flwr"]["app"]["config"]["out"])
+    assert folder not in out.parents  # else `flwr run` would send the run's files to every node
+    from flwr.common.config import validate_config
+
+    valid, errors, warnings = validate_config(project, check_module=True, project_dir=folder)
+    assert valid and not errors and not warnings
+
+
+def test_the_written_app_imports_and_holds_both_apps(mine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+    CliRunner().invoke(app, ["flower", "new", str(tmp_path / "app"), str(mine)])
+    program = (
+        "from federation.client_app import app as client; from federation.server_app import app as server\n"
+        "from federation.data import own, public\n"
+        "print(type(client).__name__, type(server).__name__, len(own(4).y), len(public().test_y))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "app", capture_output=True, text=True)
+    assert done.stdout.split()[:2] == ["ClientApp", "ServerApp"], done.stderr
+    assert all(int(count) > 0 for count in done.stdout.split()[2:])
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(mine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "mine").write_text("mine")
+    done = CliRunner().invoke(app, ["flower", "new", str(tmp_path / "app"), str(mine)])
+    assert isinstance(done.exception, UsageError) and "not an empty folder" in str(done.exception)
+    assert [path.name for path in (tmp_path / "app").iterdir()] == ["mine"]
+    assert not (tmp_path / "app.part").exists()
+
+
+def test_without_flower_one_line_names_the_extra(mine: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['flwr'] = None\n"
+        f"sys.argv = ['fedceo', 'flower', 'new', {str(tmp_path / 'app')!r}, {str(mine)!r}]\n"
+        "from fedceo.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "fedceo: flower: needs flwr, from the extra fedceo[flower]\n"
+    assert not (tmp_path / "app").exists()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"privacy": {"mechanism": "central", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}}, "privacy.mechanism"),
+    ({"privacy": {"mechanism": "record", "noise_multiplier": 1.0}}, "privacy.mechanism"),
+    ({"privacy": {"mechanism": "none"}}, "privacy.mechanism"),
+    ({"privacy": {"mechanism": "distributed", "noise_multiplier": 1.0, "clipping": "adaptive"}}, "privacy.clipping"),
+    ({"method": {"name": "ppsgd"}}, "method.name"),
+    ({"method": {"name": "centaur"}}, "method.name"),
+    ({"method": {"name": "jain-anil"}}, "method.name"),
+    ({"cohort": {"size": 5, "dropout": 0.1}}, "cohort.dropout"),
+    ({"record": {"every": 1}}, "record.every"),
+    ({"data": {"name": "digits", "partition": "natural"}}, "data.clients"),
+]
+
+
+@pytest.mark.parametrize("sections, field", REFUSED, ids=lambda given: str(given))
+def test_what_cannot_be_carried_is_refused_by_its_field(sections: dict[str, Any], field: str) -> None:
+    from fedceo.config import parse_experiment
+
+    given = parse_experiment(tomllib.loads(MINE) | sections)
+    with pytest.raises(UsageError) as refused:
+        for_deployment(given)
+    assert str(refused.value).startswith(f"{field}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_seeded_noise_is_refused_where_it_is_run(mine: Path) -> None:
+    with pytest.raises(UsageError, match=r'^privacy\.randomness: "seeded", expected "system"'):
+        check_carried(load_experiment(mine))
+    assert "seeded" not in to_toml(for_deployment(load_experiment(mine)))
