@@ -69,11 +69,12 @@ def choose(simulation: Simulation, images: int = 32, index: list[int] | None = N
     return _generator(simulation).permutation(total)[:images].tolist()
 
 
-def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int]) -> Study:
+def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int], *, control: bool = True) -> Study:
     """Attack the records at `places` of the training data.
 
     The control attacks the same records without privacy: what the client would have sent unclipped and unnoised or,
-    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one.
+    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one. T1 and T2 have the same:
+    whoever asks for both can leave one out.
     """
     federation = simulation.federation
     if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
@@ -94,15 +95,11 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[i
         drawn = rng.integers(len(federation.y), size=count).tolist()
         return _inputs(simulation, drawn, box), one_hot(federation.y[torch.tensor(drawn)].to(simulation.device))
 
-    control = replace(sender, weights=_redrawn(sender, attack.seed)) if holds == "T0" else sender
-    scenes = {
-        "control": (control, control.updates(x, one_hot(labels)), "the same without privacy"),
-        "attack": (
-            sender,
-            held_updates(holds, simulation, sender, x, one_hot(labels), others),
-            f"{holds}, {DESCRIPTIONS[holds]}",
-        ),
-    }
+    attacked = held_updates(holds, simulation, sender, x, one_hot(labels), others)
+    scenes = {"attack": (sender, attacked, f"{holds}, {DESCRIPTIONS[holds]}")}
+    if control:
+        free = replace(sender, weights=_redrawn(sender, attack.seed)) if holds == "T0" else sender
+        scenes = {"control": (free, free.updates(x, one_hot(labels)), "the same without privacy")} | scenes
     constant = metrics.constant_colour(truth)
     rows = [_row("constant", "nothing; best single colour", constant, truth, constant)]
     paths = {}
