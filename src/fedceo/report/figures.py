@@ -11,7 +11,7 @@ survivors. Recordings are made by [record] in the experiment file.
 
 from fedceo.report.curves import accuracy_curves, runtime, trade_off
 from fedceo.report.loading import Group, LoadedRun, group_runs, load_runs
-from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.stacks import class_bars, layers_of, of_recording, singular_values, smoothness, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.folder import read_recording
 
@@ -24,6 +24,7 @@ __all__ = [
     "group_runs",
     "layers_of",
     "load_runs",
+    "of_recording",
     "read_recording",
     "runtime",
     "singular_values",

@@ -16,7 +16,7 @@ from fedceo.report import charts
 from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.curves import FIELDS, runtime
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
-from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.folder import read_recording, write_whole
 
@@ -120,11 +120,7 @@ def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
         smoothed = [recording for recording in recordings if recording.thresholds]
         last = (smoothed or recordings)[-1]
         layers = layers_of(last)
-        drawings = [class_bars(last)]
-        if layers and len(last.clients) > 1:
-            drawings.append(smoothness(last))
-        if layers:
-            drawings.append(singular_values(last))
+        drawings = [*of_recording(last).values()]
         if len(smoothed) > 1 and layers and layers[0] in last.thresholds:
             drawings.append(survivors(smoothed))
         yield group.name, [_picture(drawing) for drawing in drawings]

@@ -23,6 +23,17 @@ DARKEST = 1e-4
 """Smallest value that still has a colour of its own, as a share of the largest."""
 
 
+def of_recording(recording: Recording) -> dict[str, Drawing]:
+    """Every figure that this round alone has something for, by name."""
+    layers = layers_of(recording)
+    drawings = {"class_bars": class_bars(recording)}
+    if layers and len(recording.clients) > 1:
+        drawings["smoothness"] = smoothness(recording)
+    if layers:
+        drawings["singular_values"] = singular_values(recording)
+    return drawings
+
+
 def layers_of(recording: Recording) -> list[str]:
     """The recorded weight matrices and convolutions, in the model's order."""
     stack = next(iter(recording.stacks.values()))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.privacy.budget import Budget
 
 OnRound = Callable[[dict[str, Any]], None]
+OnStart = Callable[[Simulation], None]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def run(
     out: str | Path | None = None,
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
+    on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -76,6 +78,7 @@ def run(
         data: data of your own, instead of what [data] names: a Federation as it is, or a Source to be partitioned as
             [data] says.
         model: a module of your own that returns logits, instead of what [model] names.
+        on_start: called with the simulation before its first round, by whoever wants to watch it.
         on_round: called with every round's record.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
@@ -83,7 +86,7 @@ def run(
     folder = None if out is None else RunFolder(Path(out))
     if folder is not None:
         folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-    return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
+    return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
 
 
 def resume(
@@ -91,6 +94,7 @@ def resume(
     *,
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
+    on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -113,7 +117,8 @@ def resume(
     simulation.round = about["round"]
     simulation.ledger = ledger.up_to(simulation.round)
     simulation.clip = about["clip"]
-    return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
+    simulation.clock.restore(about["seconds_by_part"])
+    return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -181,6 +186,7 @@ def _carry_on(
     folder: RunFolder | None,
     history: list[dict[str, Any]],
     seconds: float,
+    on_start: OnStart | None,
     on_round: OnRound | None,
     should_stop: Callable[[], bool],
 ) -> Run:
@@ -192,6 +198,8 @@ def _carry_on(
     written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
     if folder is not None:
         simulation.on_recording = folder.save_recording
+    if on_start is not None:
+        on_start(simulation)
     stopped = False
     while entry is not None and not stopped:
         if folder is not None and len(simulation.ledger.entries) >= written:
@@ -243,6 +251,7 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
     return {
         "round": simulation.round,
         "seconds": seconds,
+        "seconds_by_part": simulation.clock.seconds,
         "ledger": spent,
         "clip": simulation.clip,
         "identity": _identity(simulation),
@@ -264,6 +273,8 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
     return {
         "method": experiment.method.name,
         "data": data.name,
+        "data_digest": data.digest,
+        "test_digest": data.test_digest,
         "model": simulation.model_name,
         "regime": REGIMES[experiment.privacy.mechanism],
         "noise_multiplier": simulation.noise_multiplier,
@@ -272,6 +283,7 @@ def _result(simulation: Simulation, history: list[dict[str, Any]], seconds: floa
         "ended_early": ended,
         "discarded_rounds": sum("discarded" in r for r in history),
         "seconds": seconds,
+        "seconds_by_part": simulation.clock.seconds,
         "accuracy": summarise(history),
         "privacy": [row.as_dict() for row in rows],
         "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
