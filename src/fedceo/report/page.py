@@ -14,10 +14,12 @@ from fedceo.config import to_toml
 from fedceo.errors import UsageError
 from fedceo.report import charts
 from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
-from fedceo.report.curves import FIELDS, runtime
+from fedceo.report.comparable import warnings
+from fedceo.report.curves import FIELDS, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
 from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
+from fedceo.simulation.clock import PARTS
 from fedceo.simulation.folder import read_recording, write_whole
 
 OBSERVERS = {
@@ -59,6 +61,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         runs=runs,
         rows=[_accuracy_row(group) for group in groups],
         differences=differences(groups),
+        warnings=warnings(groups),
         charts=[chart for chart in drawn if chart],
         script=charts.script(),
         privacy=_privacy(groups),
@@ -67,6 +70,8 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         audits=list(audits_of(runs)),
         attacks=list(attacks_of(runs)),
         runtime=_picture(runtime(groups)) if any(group.finished for group in groups) else None,
+        parts=(*PARTS, "the rest"),
+        spent=[_spent(run) for run in runs],
         commands=[(run, _command(run), to_toml(run.experiment)) for run in runs],
         versions={"fedceo": fedceo.__version__, "Python": platform.python_version()},
     )
@@ -124,6 +129,16 @@ def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
         if len(smoothed) > 1 and layers and layers[0] in last.thresholds:
             drawings.append(survivors(smoothed))
         yield group.name, [_picture(drawing) for drawing in drawings]
+
+
+def _spent(run: LoadedRun) -> tuple[LoadedRun, list[str]]:
+    """A run and, once it is finished, its seconds a round: all of them, then part by part with their shares."""
+    if run.result is None:
+        return run, []
+    parts = seconds_by_part(run)
+    whole = sum(parts)
+    shares = [f"{seconds:.2g} ({100 * seconds / whole:.0f} %)" if seconds else "0" for seconds in parts]
+    return run, [f"{whole:.3g}", *shares]
 
 
 def _picture(drawing: Drawing) -> Picture:
