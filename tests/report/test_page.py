@@ -125,7 +125,7 @@ def test_audit_and_attack_are_shown_where_they_are(runs: Path, tmp_path: Path) -
     (folder / "attack" / "one" / "attack.json").write_text(json.dumps({"attack": "dlg", "rows": rows}))
     (folder / "attack" / "one" / "control.png").write_bytes(b"png")
     page, _ = page_of([folder], tmp_path)
-    assert "Nothing refuted" in page.words and "noise <b>" in page.words
+    assert "Nothing refuted" in page.words and "noise <b> 1.01 1 yes" in page.words
     assert "5.25 (4.75 to 6)" in page.words and "T1 <i>" in page.words
     assert "Reconstructions, control: run, dlg, one" in [picture["alt"] for picture in page.all("img")]
     (folder / "attack" / "one" / "attack.json").write_text("{")

@@ -66,6 +66,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         script=charts.script(),
         privacy=_privacy(groups),
         observers=OBSERVERS,
+        grounds=_grounds,
         pictures=list(_pictures(groups)),
         audits=list(audits_of(runs)),
         attacks=list(attacks_of(runs)),
@@ -102,8 +103,8 @@ def _mean(group: Group, key: str) -> str:
     return f"{values.mean():.2f}{spread}"
 
 
-def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]]]]:
-    """The rows of each finished experiment's first run; those with the same rows together."""
+def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]], list[str]]]:
+    """The rows of each finished experiment's first run, those with the same rows together, and what they rest on."""
     found: list[tuple[list[str], list[dict[str, Any]]]] = []
     for group in groups:
         result = group.runs[0].result
@@ -114,7 +115,11 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, An
             found.append(([group.name], result["privacy"]))
         else:
             same.append(group.name)
-    return found
+    return [(names, rows, list(dict.fromkeys(map(_grounds, rows)))) for names, rows in found]
+
+
+def _grounds(row: dict[str, Any]) -> str:
+    return f"{row['accountant']}: {row['assumption']}"
 
 
 def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
@@ -137,7 +142,9 @@ def _spent(run: LoadedRun) -> tuple[LoadedRun, list[str]]:
         return run, []
     parts = seconds_by_part(run)
     whole = sum(parts)
-    shares = [f"{seconds:.2g} ({100 * seconds / whole:.0f} %)" if seconds else "0" for seconds in parts]
+    shares = [
+        f"{seconds:.2g} ({100 * seconds / whole:.0f}\N{NO-BREAK SPACE}%)" if seconds else "0" for seconds in parts
+    ]
     return run, [f"{whole:.3g}", *shares]
 
 
