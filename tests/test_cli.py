@@ -84,12 +84,6 @@ def test_partition_picture(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert len(counts) == 20 and len(counts[0]) == 10
 
 
-def test_tensorboard_events(folder: Path) -> None:
-    done = fedceo("run", "mine.toml", "--tensorboard", "--out", "one", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert list((folder / "one" / "events").iterdir())
-
-
 def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> None:
     command = [sys.executable, "-m", "fedceo", "run", "mine.toml", "--set", "train.rounds=100000", "--out", "one"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

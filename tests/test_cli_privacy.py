@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import fedceo
 from fedceo.cli import main
 from tests.test_cli import FILE
 
@@ -108,6 +109,16 @@ def test_an_audit_and_its_exit_code(ask: Ask, tmp_path: Path, monkeypatch: pytes
     report = json.loads(out)
     assert code == 1 and report["refuted"]
     assert not next(f for f in report["findings"] if f["check"] == "variance")["passed"]
+
+
+def test_an_audit_of_a_run_stays_with_it(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(FILE)
+    run = tmp_path / "run"
+    fedceo.run(tmp_path / "mine.toml", out=run)
+    code, out, _ = ask("audit", str(run), "--rounds", "50", "--seed", "1", "--json")
+    assert code == 0 and json.loads(out) == json.loads((run / "audit.json").read_text())
+    code, _, err = ask("audit", str(run), "--set", "seed=3")
+    assert code == 2 and err.startswith("fedceo: --set: a run has been as it was")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def run(
     """Run an experiment file, or go on with a run."""
     from fedceo import screen
     from fedceo.config import load_experiment
+    from fedceo.live import Meter, events
     from fedceo.presets import experiment_files
     from fedceo.simulation.folder import free_folder
     from fedceo.simulation.runs import resume as resume_run
@@ -85,8 +86,15 @@ def run(
     rounds, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
     aside = redirect_stdout(sys.stderr) if place else nullcontext()  # Ray prints there when a worker dies
     with aside, stopping() as should_stop, screen.progress(rounds, name, quiet=as_json) as advance:
-        callbacks = [advance, *([screen.events(folder)] if tensorboard else [])]
-        finished = work(on_round=lambda record: [each(record) for each in callbacks], should_stop=should_stop)
+        watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
+
+        def tell(record: dict[str, Any]) -> None:
+            record = meter.read(record)
+            for watcher in watchers:
+                watcher(record)
+
+        watched = tensorboard or not as_json
+        finished = work(on_start=meter.begin if watched else None, on_round=tell, should_stop=should_stop)
     if as_json:
         print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
     else:

@@ -130,7 +130,9 @@ def calibrate(
 
 @app.command()
 def audit(
-    file: Annotated[Path, typer.Argument(help="An experiment file.")],
+    file: Annotated[
+        Path, typer.Argument(help="An experiment file, or a run folder, which then keeps audit.json for its report.")
+    ],
     overrides: Overrides = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds with canaries; left out: what a minute or so takes.")
@@ -141,11 +143,19 @@ def audit(
     """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
     from fedceo.config import load_experiment
     from fedceo.privacy.audit import audit as audit_simulation
+    from fedceo.simulation.folder import RunFolder, write_whole
     from fedceo.simulation.runs import prepare
 
-    report = audit_simulation(prepare(load_experiment(file, overrides or [])), rounds=rounds, seed=seed)
+    kept = file.is_dir()
+    if kept and overrides:
+        raise UsageError("--set: a run has been as it was; it takes an experiment file")
+    experiment = RunFolder(file).experiment() if kept else load_experiment(file, overrides or [])
+    report = audit_simulation(prepare(experiment), rounds=rounds, seed=seed)
+    text = json.dumps(report.as_dict(), indent=2)
+    if kept:
+        write_whole(file / "audit.json", f"{text}\n".encode())
     if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
+        print(text)
     else:
         from fedceo import screen
 

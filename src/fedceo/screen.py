@@ -17,12 +17,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fedceo.errors import UsageError
+from fedceo.live import Advance
 
 if TYPE_CHECKING:
     from fedceo.simulation.runs import Run
-
-Advance = Callable[[dict[str, Any]], None]
 
 NAMES = {
     "last": "last round",
@@ -39,15 +37,18 @@ def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterat
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[accuracy]}"),
+        TextColumn("{task.fields[epsilon]}"),
         TimeRemainingColumn(compact=True),
     )
     bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
-    task = bar.add_task(name, total=rounds, accuracy="")
+    task = bar.add_task(name, total=rounds, accuracy="", epsilon="")
 
     def advance(record: dict[str, Any]) -> None:
         bar.start()  # not before the first round, so that a refused experiment prints its one line and nothing else
         if "test_accuracy" in record:
             bar.update(task, accuracy=f"test accuracy {percent(record['test_accuracy'])}")
+        if "epsilon" in record:
+            bar.update(task, epsilon=f"epsilon {record['epsilon']:.3g} after round {record['round']}")
         bar.update(task, completed=record["round"])
 
     try:
@@ -55,25 +56,6 @@ def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterat
     finally:
         if bar.live.is_started:
             bar.stop()
-
-
-def events(folder: Path) -> Advance:
-    """A function that writes each round's numbers as TensorBoard events into the folder."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--tensorboard: needs the extra fedceo[tensorboard]") from None
-    writers: list[SummaryWriter] = []
-
-    def write(record: dict[str, Any]) -> None:
-        if not writers:  # the folder is the run's to create
-            writers.append(SummaryWriter(str(folder / "events")))
-        for name, value in record.items():
-            if isinstance(value, float):
-                writers[0].add_scalar(name, value, record["round"])
-        writers[0].flush()
-
-    return write
 
 
 def show_run(run: "Run", folder: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_mismatch_in_parts_and_its_gradient(monkeypatch: pytest.MonkeyPatch)
     client = sender()
     held = client.updates(x, F.one_hot(labels, CLASSES).float())
     for cosine in (False, True):
-        problem = _Problem(client, held, None, SHAPE, CLASSES, cosine)
+        problem = _Problem(client, held, None, SHAPE, CLASSES, cosine, smoothness=0.1 * cosine)
         points, rows = torch.randn(6, 64 + CLASSES, generator=torch.Generator().manual_seed(0)), torch.arange(6)
         values, gradient = problem(points, rows)
         nudge = torch.randn(points.shape, generator=torch.Generator().manual_seed(1))

@@ -9,6 +9,7 @@ import torch
 from fedceo.errors import UsageError
 from fedceo.report import figures
 from fedceo.report.loading import differences
+from fedceo.simulation.clock import PARTS
 from fedceo.simulation.recording import Recording
 
 RNG = torch.Generator().manual_seed(3)
@@ -132,7 +133,10 @@ def test_trade_off_and_runtime(runs: Path) -> None:
     assert server.tolist() == [rows["server"]]
     by_noise = figures.trade_off(groups, against="sigma").data
     assert by_noise[f"{method}/x"].tolist() == [0.5] and by_noise["free/level"] == groups[1].accuracies("last")
-    np.testing.assert_allclose(figures.runtime(groups).data["seconds"][0], run.result["seconds"] / 8)
+    runtime = figures.runtime(groups).data
+    np.testing.assert_allclose(runtime["seconds"][0], run.result["seconds"] / 8)
+    by_part = dict(zip((*PARTS, "the rest"), runtime["parts"][:, 0], strict=True))
+    assert by_part["recording"] == run.result["seconds_by_part"]["recording"] / 8 and min(by_part.values()) > 0
     with pytest.raises(UsageError, match="no finished run has a finite epsilon"):
         figures.trade_off(groups[1:])
 
@@ -147,3 +151,25 @@ def test_differences_are_named(runs: Path) -> None:
 def test_the_same_data_give_the_same_svg() -> None:
     found = recording()
     assert figures.singular_values(found).svg() == figures.singular_values(found).svg()
+
+
+def test_who_has_what() -> None:
+    from tests.small import SIZES, federation
+
+    drawing = figures.partition(federation())
+    assert drawing.data["counts"].sum(1).tolist() == list(SIZES) and "4 clients hold 5 to 21 records" in drawing.caption
+    assert "<svg" in drawing.svg()
+
+
+def test_the_grid_of_an_attack() -> None:
+    from fedceo.attacks import Attack, run_study
+    from fedceo.config import parse_experiment
+    from fedceo.simulation.runs import prepare
+    from tests.report.conftest import TABLE
+
+    simulation = prepare(parse_experiment(TABLE | {"model": {"name": "dlg-lenet"}}))
+    study = run_study(simulation, Attack("dlg", iterations=1, restarts=1), "T1", [3, 4], control=False)
+    drawing = figures.attack_grid(study)
+    assert drawing.data["steps"].tolist() == [0, 1] and drawing.data["found"].shape == (2, 2, 1, 8, 8)
+    np.testing.assert_array_equal(drawing.data["truth"], simulation.federation.x[[3, 4]].numpy())
+    assert "dlg on digits, attack: T1" in drawing.caption and len(drawing.figure.axes) == 2 * 3

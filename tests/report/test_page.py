@@ -62,8 +62,8 @@ def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
     paths = [runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1", runs / "free"]
     page, _ = page_of(paths, tmp_path)
     for words in ("What was run", "G, last round", "P-loc", "P-glob", "anyone who sees the models",
-                  "What each epsilon rests on", "Inside the rounds", "seconds a round", "fedceo run",
-                  "Ran with fedceo"):  # fmt: skip
+                  "What each epsilon rests on", "Inside the rounds", "seconds a round", "Where the time went",
+                  "privatising", "server step", "fedceo run", "Ran with fedceo"):  # fmt: skip
         assert words in page.words, words
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     assert {"chart-accuracy-test", "chart-accuracy-personal"} <= ids
@@ -125,7 +125,7 @@ def test_audit_and_attack_are_shown_where_they_are(runs: Path, tmp_path: Path) -
     (folder / "attack" / "one" / "attack.json").write_text(json.dumps({"attack": "dlg", "rows": rows}))
     (folder / "attack" / "one" / "control.png").write_bytes(b"png")
     page, _ = page_of([folder], tmp_path)
-    assert "Nothing refuted" in page.words and "noise <b>" in page.words
+    assert "Nothing refuted" in page.words and "noise <b> 1.01 1 yes" in page.words
     assert "5.25 (4.75 to 6)" in page.words and "T1 <i>" in page.words
     assert "Reconstructions, control: run, dlg, one" in [picture["alt"] for picture in page.all("img")]
     (folder / "attack" / "one" / "attack.json").write_text("{")
@@ -146,6 +146,14 @@ def test_what_cannot_be_reported_is_refused(runs: Path, tmp_path: Path) -> None:
     (other / "result.json").write_text(json.dumps(result | {"data": "mnist"}))
     with pytest.raises(UsageError, match=r"its data is mnist, that of .* is digits; accuracies on different test sets"):
         page_of([runs / "free", other], tmp_path)
+    (other / "result.json").write_text(json.dumps(result | {"test_digest": "other"}))
+    toml = (other / "experiment.toml").read_text()
+    (other / "experiment.toml").write_text(toml.replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    assert "They have different test records" in page_of([runs / "free", other], tmp_path)[0].words
+    (tmp_path / "report.html").unlink()
+    (other / "result.json").write_text(json.dumps({"method": "fedavg"}))
+    with pytest.raises(UsageError, match=r"result.json: has no data, it is of another version"):
+        page_of([other], tmp_path)
     with pytest.raises(UsageError, match="no such folder to save a report in"):
         write_report([runs / "free"], tmp_path / "nowhere" / "report.html")
     with pytest.raises(UsageError, match="is a folder"):

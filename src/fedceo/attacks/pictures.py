@@ -1,24 +1,27 @@
 """Reconstructions as a grid: a row for each picture, from the truth over the start to the end, PSNR underneath."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedceo.attacks.metrics import psnr
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MOST_ROWS = 8
 
 
-def draw_grid(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], title: str, out: Path) -> None:
-    """Write a PNG.
+def grid_figure(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], title: str) -> "Figure":
+    """A row for each of the first 8 records.
 
     Args:
-        truth: (n, channels, height, width) from 0 to 1; the first 8 are drawn.
+        truth: (n, channels, height, width) from 0 to 1.
         path: step -> (n, channels, height, width), from 0, the start.
         names: what each row is called.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # here, because it is slow to import
 
     rows, columns = min(MOST_ROWS, len(truth)), [None, *path]
     figure = Figure(figsize=(0.95 * len(columns) + 0.6, 1.18 * rows + 0.5), layout="constrained", dpi=150)
@@ -37,9 +40,7 @@ def draw_grid(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], t
             if column == 0:
                 place.set_ylabel(names[row], fontsize=7)
     figure.suptitle(title, fontsize=9)
-    unfinished = out.with_name(f"{out.name}.part")  # a picture appears whole or not at all
-    figure.savefig(unfinished, format="png")
-    unfinished.replace(out)
+    return figure
 
 
 def _heading(step: int | None, last: int) -> str:

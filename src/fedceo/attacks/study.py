@@ -8,7 +8,7 @@ import platform
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,11 +19,14 @@ from fedceo import __version__
 from fedceo.attacks import metrics
 from fedceo.attacks.holdings import DESCRIPTIONS, check_holds, held_updates, make_sender
 from fedceo.attacks.inversion import Attack, reconstruct
-from fedceo.attacks.pictures import draw_grid
+from fedceo.attacks.pictures import grid_figure
 from fedceo.attacks.sender import Sender
 from fedceo.errors import UsageError
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import REGIMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAPER = ((25, 1.0), (50, 1.5), (100, 2.0))
 """The paper's figure: index of the picture and noise multiplier, each attacked for 300 steps at a rate of 0.01."""
@@ -44,15 +47,21 @@ class Study:
     truth: Tensor
     paths: dict[str, dict[int, Tensor]]
 
+    def grid(self, name: str) -> "Figure":
+        """The pictures of one row, control or attack, on their way from the start to the end."""
+        row = next(each for each in self.result["rows"] if each["name"] == name)
+        names = [f"record {place}" for place in self.result["records"]]
+        title = f"{self.result['attack']} on {self.result['data']}, {name}: {row['holds']}"
+        return grid_figure(self.truth, self.paths[name], names, title)
+
     def draw(self, folder: Path) -> list[Path]:
         """Write control.png and attack.png."""
         files = []
-        for row in self.result["rows"]:
-            if row["name"] in self.paths:
-                files.append(folder / f"{row['name']}.png")
-                names = [f"record {place}" for place in self.result["records"]]
-                title = f"{self.result['attack']} on {self.result['data']}, {row['name']}: {row['holds']}"
-                draw_grid(self.truth, self.paths[row["name"]], names, title, files[-1])
+        for name in self.paths:
+            files.append(folder / f"{name}.png")
+            unfinished = folder / f"{name}.png.part"  # a picture appears whole or not at all
+            self.grid(name).savefig(unfinished, format="png")
+            unfinished.replace(files[-1])
         return files
 
 
@@ -69,11 +78,12 @@ def choose(simulation: Simulation, images: int = 32, index: list[int] | None = N
     return _generator(simulation).permutation(total)[:images].tolist()
 
 
-def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int]) -> Study:
+def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int], *, control: bool = True) -> Study:
     """Attack the records at `places` of the training data.
 
     The control attacks the same records without privacy: what the client would have sent unclipped and unnoised or,
-    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one.
+    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one. T1 and T2 have the same:
+    whoever asks for both can leave one out.
     """
     federation = simulation.federation
     if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
@@ -94,15 +104,11 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[i
         drawn = rng.integers(len(federation.y), size=count).tolist()
         return _inputs(simulation, drawn, box), one_hot(federation.y[torch.tensor(drawn)].to(simulation.device))
 
-    control = replace(sender, weights=_redrawn(sender, attack.seed)) if holds == "T0" else sender
-    scenes = {
-        "control": (control, control.updates(x, one_hot(labels)), "the same without privacy"),
-        "attack": (
-            sender,
-            held_updates(holds, simulation, sender, x, one_hot(labels), others),
-            f"{holds}, {DESCRIPTIONS[holds]}",
-        ),
-    }
+    attacked = held_updates(holds, simulation, sender, x, one_hot(labels), others)
+    scenes = {"attack": (sender, attacked, f"{holds}, {DESCRIPTIONS[holds]}")}
+    if control:
+        free = replace(sender, weights=_redrawn(sender, attack.seed)) if holds == "T0" else sender
+        scenes = {"control": (free, free.updates(x, one_hot(labels)), "the same without privacy")} | scenes
     constant = metrics.constant_colour(truth)
     rows = [_row("constant", "nothing; best single colour", constant, truth, constant)]
     paths = {}

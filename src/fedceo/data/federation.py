@@ -1,7 +1,7 @@
 """A federation: who holds which records, and the public test set everybody is measured on."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -73,12 +73,14 @@ class Federation:
     @cached_property
     def digest(self) -> str:
         """Of everything in it, to tell whether a checkpoint belongs to this data."""
-        digest = hashlib.sha256(f"{self.mean} {self.std}".encode())
         hands = self.train.parts if isinstance(self.train, Dealt | Resampled) else self.train
-        for tensor in (self.x, self.y, self.test_x, self.test_y, self.validation, *hands):
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(np.ascontiguousarray(tensor.numpy()).data)
-        return digest.hexdigest()
+        about = f"{self.mean} {self.std}"
+        return _digest(about, (self.x, self.y, self.test_x, self.test_y, self.validation, *hands))
+
+    @cached_property
+    def test_digest(self) -> str:
+        """Of the public test set, to tell whether accuracies can be compared."""
+        return _digest("", (self.test_x, self.test_y))
 
     def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
         """The raw records that a client's personal model is measured on, and their labels."""
@@ -95,3 +97,11 @@ class Federation:
         mean = torch.tensor(self.mean, dtype=dtype, device=records.device).view(-1, *rest)
         std = torch.tensor(self.std, dtype=dtype, device=records.device).view(-1, *rest)
         return records.to(dtype, copy=True).mul_(1 / (scale * std)).sub_(mean / std)
+
+
+def _digest(about: str, tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256(about.encode())
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(np.ascontiguousarray(tensor.numpy()).data)
+    return digest.hexdigest()

@@ -12,6 +12,7 @@ from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = (
     "#332288",
@@ -35,15 +36,22 @@ def label_counts(federation: Federation) -> Tensor:
 
 
 def draw_partition(federation: Federation, path: str | Path) -> None:
-    """Save the picture as .png or .pdf: stacked bars, or a heat map where clients or labels are too many for bars."""
-    from matplotlib.figure import Figure  # here, because it is slow to import
-
+    """Save the picture as .png or .pdf."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".png", ".pdf"):
         raise UsageError(f"{path}: expected a name that ends in .png or .pdf")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent}: no such folder to save a picture in")
+    unfinished = path.with_name(f"{path.name}.part")  # a picture appears whole or not at all
+    partition_figure(federation).savefig(unfinished, format=suffix[1:])
+    unfinished.replace(path)
+
+
+def partition_figure(federation: Federation) -> "Figure":
+    """Stacked bars, or a heat map where clients or labels are too many for bars."""
+    from matplotlib.figure import Figure  # here, because it is slow to import
+
     counts = label_counts(federation)
     figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
@@ -54,9 +62,7 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
     axes.set_xlabel("client")
     axes.set_title(f"{federation.name}: {int(counts.sum()):,} training records of {federation.clients} clients")
     axes.locator_params("x", integer=True)  # there is no client one half
-    unfinished = path.with_name(f"{path.name}.part")  # a picture appears whole or not at all
-    figure.savefig(unfinished, format=suffix[1:])
-    unfinished.replace(path)
+    return figure
 
 
 def _bars(axes: "Axes", counts: Tensor) -> None:

@@ -88,6 +88,8 @@ def number(value: Any) -> str:
     """A value of a table as text; an estimate, {"value", "low", "high"}, with its interval."""
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, Mapping):
         between = f" ({number(value['low'])} to {number(value['high'])})" if value.get("low") is not None else ""
         return number(value.get("value")) + between

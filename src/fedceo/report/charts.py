@@ -95,7 +95,7 @@ def _html(figure: go.Figure, x: str, y: str, name: str, log: bool = False) -> st
     """The page's style sheet gives text and grid their colours, so that they follow light and dark."""
     figure.update_layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", autosize=True,
-        height=400 + 14 * len(figure.data), margin={"l": 56, "r": 12, "t": 16, "b": 48}, hovermode="closest",
+        height=400 + 14 * len(figure.data), margin={"l": 56, "r": 12, "t": 16, "b": 56}, hovermode="closest",
         legend={"orientation": "h", "y": 1.02, "x": 0, "yanchor": "bottom"},
         xaxis={"title": {"text": x}, "type": "log" if log else "linear", "zeroline": False},
         yaxis={"title": {"text": y}, "range": [0, 100], "zeroline": False},

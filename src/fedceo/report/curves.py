@@ -6,14 +6,19 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from fedceo.errors import UsageError
-from fedceo.report.loading import Group
+from fedceo.report.loading import Group, LoadedRun
 from fedceo.report.style import COLOURS, Array, Drawing, light_grid, line_style, panels, styled
+from fedceo.simulation.clock import PARTS
 
 FIELDS = {
     "test_accuracy": "test accuracy of the global model (G)",
     "local_accuracy": "accuracy of clients' own models on their own records (P-loc)",
     "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
 }
+
+PART_COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#56B4E9", "#CC79A7", "#BBBBBB")
+PART_HATCHES = ("", "///", "", "...", "xxx", "")
+"""Of a round's time by where it went; hatches tell the parts apart in grey."""
 
 
 @styled
@@ -114,35 +119,48 @@ def without_privacy(groups: Sequence[Group]) -> list[Group]:
 
 @styled
 def runtime(groups: Sequence[Group]) -> Drawing:
-    """Wall-clock seconds of a round, the mean over runs, on whatever machine each ran.
+    """Wall-clock seconds of a round by where they went, the mean over runs, on whatever machine each ran.
 
     Returns:
-        data["seconds"], (groups,), of the finished ones.
+        data["seconds"], (groups,), of the finished ones, and data["parts"], (PARTS and the rest, groups), which add up
+        to them; all is the rest where a run does not tell.
     """
     done = [group for group in groups if group.finished]
     if not done:
         raise UsageError("runtime: no run is finished")
-    seconds = np.array([np.mean([_seconds_a_round(run.result) for run in group.runs if run.result]) for group in done])
-    figure, axes = panels(1, 1, 5.6, 0.9 + 0.32 * len(done))
+    parts = np.array([np.mean([seconds_by_part(run) for run in group.runs], 0) for group in done]).T
+    seconds = parts.sum(0)
+    figure, axes = panels(1, 1, 6.2, 1.3 + 0.32 * len(done))
     panel = axes[0, 0]
-    bars = panel.barh(range(len(done)), seconds, color=COLOURS[0], height=0.65)
+    left = np.zeros(len(done))
+    for number, (name, width) in enumerate(zip((*PARTS, "the rest"), parts, strict=True)):
+        if not width.any():
+            continue
+        look = {"color": PART_COLOURS[number], "hatch": PART_HATCHES[number], "edgecolor": "white", "linewidth": 0.5}
+        bars = panel.barh(range(len(done)), width, left=left, height=0.65, label=name, **look)
+        left = left + width
     panel.bar_label(bars, [f"{value:.3g} s" for value in seconds], padding=3)
     panel.set_yticks(range(len(done)), [_plain(group.name) for group in done])
     panel.invert_yaxis()
     panel.margins(x=0.15)
     panel.set_xlabel("seconds a round")
-    return Drawing(
-        figure, {"seconds": seconds}, "Wall-clock time of a round, evaluation included, on the run's machine."
-    )
+    figure.legend(loc="outside lower center", ncols=3)
+    caption = "Wall-clock time of a round on the run's machine, by where it went."
+    return Drawing(figure, {"seconds": seconds, "parts": parts}, caption)
+
+
+def seconds_by_part(run: LoadedRun) -> list[float]:
+    """Seconds a round in each of PARTS and in the rest (files, drawing cohorts, a budget), of a finished run."""
+    assert run.result is not None
+    told = run.result.get("seconds_by_part", {})
+    found = [told.get(part, 0.0) for part in PARTS]
+    rounds = max(run.result["rounds"], 1)
+    return [seconds / rounds for seconds in (*found, max(run.result["seconds"] - sum(found), 0.0))]
 
 
 def capital(text: str) -> str:
     """With a capital letter at the beginning, and the others as they are."""
     return text[:1].upper() + text[1:]
-
-
-def _seconds_a_round(result: dict[str, float]) -> float:
-    return result["seconds"] / max(result["rounds"], 1)
 
 
 def _plain(name: str) -> str:

@@ -5,13 +5,15 @@
     recording = read_recording("runs/demo/FedCEO/records/round-00030.safetensors")
     singular_values(recording, "fc1.weight").data["values"]
 
-Of runs: accuracy_curves, trade_off, runtime. Of one recorded round: smoothness, class_bars, singular_values; of many:
-survivors. Recordings are made by [record] in the experiment file.
+Of runs: accuracy_curves, trade_off, runtime. Of one recorded round: smoothness, class_bars, singular_values, or
+of_recording for all of them; of many: survivors. Recordings are made by [record] in the experiment file. Of a
+federation: partition. Of an attack: attack_grid.
 """
 
 from fedceo.report.curves import accuracy_curves, runtime, trade_off
 from fedceo.report.loading import Group, LoadedRun, group_runs, load_runs
-from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.pictures import attack_grid, partition
+from fedceo.report.stacks import class_bars, layers_of, of_recording, singular_values, smoothness, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.folder import read_recording
 
@@ -20,10 +22,13 @@ __all__ = [
     "Group",
     "LoadedRun",
     "accuracy_curves",
+    "attack_grid",
     "class_bars",
     "group_runs",
     "layers_of",
     "load_runs",
+    "of_recording",
+    "partition",
     "read_recording",
     "runtime",
     "singular_values",

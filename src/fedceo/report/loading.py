@@ -111,7 +111,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
     for path, name in zip(places, _names(places), strict=True):
         folder = RunFolder(path)
         experiment = folder.experiment()
-        result = read_json(path / "result.json") if folder.finished else None
+        result = folder.result() if folder.finished else None
         runs.append(LoadedRun(name, path, experiment, folder.history(), result, folder.recordings()))
     for run in runs[1:]:
         one, other = _data(runs[0]), _data(run)

@@ -14,10 +14,12 @@ from fedceo.config import to_toml
 from fedceo.errors import UsageError
 from fedceo.report import charts
 from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
-from fedceo.report.curves import FIELDS, runtime
+from fedceo.report.comparable import warnings
+from fedceo.report.curves import FIELDS, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
-from fedceo.report.stacks import class_bars, layers_of, singular_values, smoothness, survivors
+from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
+from fedceo.simulation.clock import PARTS
 from fedceo.simulation.folder import read_recording, write_whole
 
 OBSERVERS = {
@@ -59,14 +61,18 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         runs=runs,
         rows=[_accuracy_row(group) for group in groups],
         differences=differences(groups),
+        warnings=warnings(groups),
         charts=[chart for chart in drawn if chart],
         script=charts.script(),
         privacy=_privacy(groups),
         observers=OBSERVERS,
+        grounds=_grounds,
         pictures=list(_pictures(groups)),
         audits=list(audits_of(runs)),
         attacks=list(attacks_of(runs)),
         runtime=_picture(runtime(groups)) if any(group.finished for group in groups) else None,
+        parts=(*PARTS, "the rest"),
+        spent=[_spent(run) for run in runs],
         commands=[(run, _command(run), to_toml(run.experiment)) for run in runs],
         versions={"fedceo": fedceo.__version__, "Python": platform.python_version()},
     )
@@ -97,8 +103,8 @@ def _mean(group: Group, key: str) -> str:
     return f"{values.mean():.2f}{spread}"
 
 
-def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]]]]:
-    """The rows of each finished experiment's first run; those with the same rows together."""
+def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]], list[str]]]:
+    """The rows of each finished experiment's first run, those with the same rows together, and what they rest on."""
     found: list[tuple[list[str], list[dict[str, Any]]]] = []
     for group in groups:
         result = group.runs[0].result
@@ -109,7 +115,11 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, An
             found.append(([group.name], result["privacy"]))
         else:
             same.append(group.name)
-    return found
+    return [(names, rows, list(dict.fromkeys(map(_grounds, rows)))) for names, rows in found]
+
+
+def _grounds(row: dict[str, Any]) -> str:
+    return f"{row['accountant']}: {row['assumption']}"
 
 
 def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
@@ -120,14 +130,22 @@ def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
         smoothed = [recording for recording in recordings if recording.thresholds]
         last = (smoothed or recordings)[-1]
         layers = layers_of(last)
-        drawings = [class_bars(last)]
-        if layers and len(last.clients) > 1:
-            drawings.append(smoothness(last))
-        if layers:
-            drawings.append(singular_values(last))
+        drawings = [*of_recording(last).values()]
         if len(smoothed) > 1 and layers and layers[0] in last.thresholds:
             drawings.append(survivors(smoothed))
         yield group.name, [_picture(drawing) for drawing in drawings]
+
+
+def _spent(run: LoadedRun) -> tuple[LoadedRun, list[str]]:
+    """A run and, once it is finished, its seconds a round: all of them, then part by part with their shares."""
+    if run.result is None:
+        return run, []
+    parts = seconds_by_part(run)
+    whole = sum(parts)
+    shares = [
+        f"{seconds:.2g} ({100 * seconds / whole:.0f}\N{NO-BREAK SPACE}%)" if seconds else "0" for seconds in parts
+    ]
+    return run, [f"{whole:.3g}", *shares]
 
 
 def _picture(drawing: Drawing) -> Picture:

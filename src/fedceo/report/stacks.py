@@ -17,10 +17,23 @@ from fedceo.tensors import fold, spectrum
 
 DROP = 0.10
 """A class whose accuracy fell by more than this since before the noise is marked."""
+LEAST_BAR = 2
+"""Height in points of a marked bar at the least: what fell to nothing must not look like a class without records."""
 MOST_CLIENTS = 4
 """Clients in a figure of bars."""
 DARKEST = 1e-4
 """Smallest value that still has a colour of its own, as a share of the largest."""
+
+
+def of_recording(recording: Recording) -> dict[str, Drawing]:
+    """Every figure that this round alone has something for, by name."""
+    layers = layers_of(recording)
+    drawings = {"class_bars": class_bars(recording)}
+    if layers and len(recording.clients) > 1:
+        drawings["smoothness"] = smoothness(recording)
+    if layers:
+        drawings["singular_values"] = singular_values(recording)
+    return drawings
 
 
 def layers_of(recording: Recording) -> list[str]:
@@ -110,7 +123,7 @@ def class_bars(recording: Recording, clients: Sequence[int] | None = None) -> Dr
             panel = axes[row, column]
             for number, (value, fell) in enumerate(zip(accuracy[column, row], marked[column, row], strict=True)):
                 look = {"color": "#F4A6C0", "hatch": "////", "edgecolor": "#99004D"} if fell else {"color": "#0072B2"}
-                panel.bar(number, 100 * value, width=0.8, linewidth=0.6, **look)
+                panel.bar(number, max(100 * value, LEAST_BAR * fell), width=0.8, linewidth=0.6, **look)
             panel.set_ylim(0, 100)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
             light_grid(panel)

@@ -26,6 +26,12 @@ from fedceo.simulation.recording import Recording
 
 BEGINNING = ("checkpoint.safetensors", "experiment.toml")
 """What a run that was killed while it began may leave behind."""
+SHOWN = (
+    "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
+    "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
+    "versions",
+)  # fmt: skip
+"""What a summary must hold to be shown; folders of earlier versions may lack some of it."""
 
 
 class RunFolder:
@@ -137,8 +143,18 @@ class RunFolder:
         return sorted((self.path / "records").glob("round-*.safetensors"))
 
     def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((self.path / "result.json").read_text())
-        return result
+        """The summary, or one line that says what of it is missing."""
+        path = self.path / "result.json"
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError):
+            raise UsageError(f"{path}: not a JSON file") from None
+        missing = [name for name in SHOWN if not isinstance(result, dict) or name not in result]
+        if missing:
+            again = f"fedceo run {self.path / 'experiment.toml'}"
+            raise UsageError(f"{path}: has no {missing[0]}, it is of another version of fedceo; run it again: {again}")
+        found: dict[str, Any] = result
+        return found
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -22,6 +22,7 @@ from fedceo.methods.method import Contribution, Statistics
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Uploads, make_mechanism
+from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
@@ -68,6 +69,7 @@ class Simulation:
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.on_recording: Callable[[Recording], None] | None = None
+        self.clock = Clock()
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
 
@@ -103,7 +105,8 @@ class Simulation:
         record: dict[str, Any] = {"round": t, "cohort": list(entry.cohort), "reports": len(entry.reported)}
         if entry.released:
             uploads, losses = self._train(entry)
-            self.state, about = self.method.aggregate(self.state, uploads, t)
+            with self.clock.during("server step"):
+                self.state, about = self.method.aggregate(self.state, uploads, t)
             record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
             if uploads.unclipped is not None:
                 record["clip"] = self.clip
@@ -113,7 +116,8 @@ class Simulation:
             record |= {"discarded": True, "train_loss": None}
         self.round = t
         if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
-            record |= self.measure()
+            with self.clock.during("evaluation"):
+                record |= self.measure()
         return record
 
     def measure(self) -> dict[str, Any]:
@@ -139,27 +143,35 @@ class Simulation:
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""
         t, clients = entry.round, entry.reported
-        mean_loss, statistics = None, self.method.statistics(t)
-        if statistics is not None:
-            sent = self._measured(entry, statistics)
-        else:
-            passes: list[Weights] = [self.method.starts(self.state, clients, t)]
-            for work in self.phases(t):
-                trained, mean_loss = self._phase(passes[-1], entry, work)
-                passes.append(trained)
-            sent = self.method.contribution(self.state, clients, passes)
+        statistics = self.method.statistics(t)
+        with self.clock.during("training"):
+            sent, mean_loss = self._contributions(entry, statistics)
         for k, client in enumerate(clients if sent.personal else ()):
             self.state.personal[client] = {name: w[k].clone() for name, w in sent.personal.items()}
         if self.experiment.privacy.mechanism == "central":
             shared = {name: self.state.weights[name] for name in sent.start}
             if statistics is not None:  # they are sums of their own, not changes of the model
                 shared = {name: torch.zeros_like(w) for name, w in shared.items()}
-            return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
-        uploads = self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t)
+            with self.clock.during("privatising"):
+                return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
+        with self.clock.during("privatising"):
+            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t)
         every = self.experiment.record.every
         if self.on_recording is not None and every is not None and t % every == 0 and statistics is None:
-            self.on_recording(record_round(self, sent.trained, uploads, t))
+            with self.clock.during("recording"):
+                self.on_recording(record_round(self, sent.trained, uploads, t))
         return uploads, mean_loss
+
+    def _contributions(self, entry: Entry, statistics: Statistics | None) -> tuple[Contribution, float | None]:
+        """What those who report would send if nobody clipped or noised it, and the mean loss of those who train."""
+        if statistics is not None:
+            return self._measured(entry, statistics), None
+        mean_loss = None
+        passes: list[Weights] = [self.method.starts(self.state, entry.reported, entry.round)]
+        for work in self.phases(entry.round):
+            trained, mean_loss = self._phase(passes[-1], entry, work)
+            passes.append(trained)
+        return self.method.contribution(self.state, entry.reported, passes), mean_loss
 
     def _measured(self, entry: Entry, statistics: Statistics) -> Contribution:
         """Statistics in the place of updates; those at their cap send those of no records."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.scale.cluster import Workers
 
 OnRound = Callable[[dict[str, Any]], None]
+OnStart = Callable[[Simulation], None]
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def run(
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
     workers: "Workers | None" = None,
+    on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -79,6 +81,7 @@ def run(
         model: a module of your own that returns logits, instead of what [model] names.
         workers: Ray workers that train the cohort (fedceo.scale), instead of this process. They are a place to run, no
             part of the experiment: the result is the same, and a run may go on elsewhere.
+        on_start: called with the simulation before its first round, by whoever wants to watch it.
         on_round: called with every round's record.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
@@ -87,7 +90,7 @@ def run(
     with _on(workers, simulation):
         if folder is not None:
             folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-        return _carry_on(simulation, folder, [], 0.0, on_round, should_stop)
+        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
 
 
 def resume(
@@ -96,6 +99,7 @@ def resume(
     data: Federation | Source | None = None,
     model: nn.Module | None = None,
     workers: "Workers | None" = None,
+    on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -118,8 +122,9 @@ def resume(
     simulation.round = about["round"]
     simulation.ledger = ledger.up_to(simulation.round)
     simulation.clip = about["clip"]
+    simulation.clock.restore(about["seconds_by_part"])
     with _on(workers, simulation):
-        return _carry_on(simulation, folder, history, seconds, on_round, should_stop)
+        return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -202,6 +207,7 @@ def _carry_on(
     folder: RunFolder | None,
     history: list[dict[str, Any]],
     seconds: float,
+    on_start: OnStart | None,
     on_round: OnRound | None,
     should_stop: Callable[[], bool],
 ) -> Run:
@@ -213,6 +219,8 @@ def _carry_on(
     written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
     if folder is not None:
         simulation.on_recording = folder.save_recording
+    if on_start is not None:
+        on_start(simulation)
     stopped = False
     while entry is not None and not stopped:
         if folder is not None and len(simulation.ledger.entries) >= written:
@@ -230,7 +238,8 @@ def _carry_on(
         if on_round is not None:
             on_round(record)
     finished = entry is None
-    result = result_of(simulation, history, time.perf_counter() - start, ended) | {"workers": simulation.workers()}
+    result = result_of(simulation, history, time.perf_counter() - start, ended)
+    result |= {"workers": simulation.workers(), "seconds_by_part": simulation.clock.seconds}
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
     if folder is not None and finished:
         folder.save_model(weights)
@@ -264,6 +273,7 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
     return {
         "round": simulation.round,
         "seconds": seconds,
+        "seconds_by_part": simulation.clock.seconds,
         "ledger": spent,
         "clip": simulation.clip,
         "identity": _identity(simulation),

@@ -74,6 +74,8 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
     return {
         "method": experiment.method.name,
         "data": data.name,
+        "data_digest": data.digest,
+        "test_digest": data.test_digest,
         "model": simulation.model_name,
         "regime": REGIMES[experiment.privacy.mechanism],
         "noise_multiplier": simulation.noise_multiplier,

@@ -1,0 +1,53 @@
+"""Which experiments on one page cannot be compared, and why: test records, training data and its partition, model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedceo.report.loading import Group, differences
+
+NOT_THE_METHOD = "a difference in accuracy is not the method's alone"
+
+
+def warnings(groups: Sequence[Group]) -> list[str]:
+    """One sentence for each thing that a comparison of methods takes for equal and that differs between groups.
+
+    Records are judged by the digests that runs note, the partition also by its settings. Other seeds draw other
+    partitions of the same data, which is no difference. Runs that note no digest (unfinished ones, or those of an
+    earlier version) are judged by their settings.
+    """
+    changed = differences(groups)
+    aspects = (
+        ("test records", "", [_noted(g, "test_digest") for g in groups], "their accuracies say nothing of each other"),
+        ("training data", "data.", _training(groups), NOT_THE_METHOD),
+        ("models", "model.", [_noted(g, "model") or g.experiment.model.name for g in groups], NOT_THE_METHOD),
+    )
+    found = []
+    for aspect, section, kinds, why in aspects:
+        sides: dict[str, list[str]] = {}
+        for group, kind in zip(groups, kinds, strict=True):
+            if kind is not None:
+                sides.setdefault(kind, []).append(group.name)
+        if len(sides) > 1:
+            fields = [field for field in changed if section and field.startswith(section)]
+            settings = f" ({', '.join(fields)})" if fields else ""
+            apart = " against ".join(", ".join(names) for names in sides.values())
+            found.append(f"Cannot be compared: {apart}. They have different {aspect}{settings}, so {why}.")
+    return found
+
+
+def _training(groups: Sequence[Group]) -> list[str]:
+    """The settings of each group's data and, where the same settings and seed gave other records, their digest."""
+    kinds: list[str] = []
+    expected: dict[tuple[str, int], str] = {}
+    for group in groups:
+        settings = str(group.experiment.data.model_dump(exclude={"root", "path"}))
+        digest = _noted(group, "data_digest")
+        if digest and expected.setdefault((settings, group.experiment.seed), digest) != digest:
+            settings += digest
+        kinds.append(settings)
+    return kinds
+
+
+def _noted(group: Group, name: str) -> Any:
+    """What the first run's result says, or None."""
+    return (group.runs[0].result or {}).get(name)

@@ -1,0 +1,58 @@
+"""Which runs cannot be compared: judged by what they saw, not by what they are called."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedceo.report.comparable import warnings
+from fedceo.report.loading import group_runs, load_runs
+
+
+def page_warnings(runs: Path, tmp_path: Path, toml: tuple[str, str] = ("", ""), **result: Any) -> list[str]:
+    """Of the run `free` beside a copy of `fedceo/seed-0` with another line in its experiment or other results."""
+    other = tmp_path / "other"
+    shutil.copytree(runs / "fedceo" / "seed-0", other)
+    text = (other / "experiment.toml").read_text()
+    assert toml[0] in text
+    (other / "experiment.toml").write_text(text.replace(*toml))
+    noted = json.loads((other / "result.json").read_text()) | result
+    forgotten = [name for name, value in result.items() if value is None]
+    (other / "result.json").write_text(json.dumps({name: noted[name] for name in noted if name not in forgotten}))
+    return warnings(group_runs(load_runs([runs / "free", other])))
+
+
+def test_methods_on_the_same_data_can_be_compared(runs: Path, tmp_path: Path) -> None:
+    assert page_warnings(runs, tmp_path) == []
+
+
+def test_seeds_draw_other_partitions_of_the_same_data(runs: Path) -> None:
+    paths = [runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1", runs / "free", runs / "stopped"]
+    loaded = load_runs(paths)
+    digests = [run.result["data_digest"] for run in loaded if run.result]
+    assert digests[0] != digests[1] and digests[0] == digests[2]
+    assert len({run.result["test_digest"] for run in loaded if run.result}) == 1
+    assert warnings(group_runs(loaded)) == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "result", "words"),
+    [
+        (("", ""), {"test_digest": "0" * 64}, "free against other. They have different test records, so their accur"),
+        (("", ""), {"data_digest": "0" * 64}, "They have different training data, so a difference in accuracy is not"),
+        (('partition = "iid"', 'partition = "shards"'), {}, "different training data (data.partition)"),
+        (('name = "mlp"', 'name = "logistic"'), {"model": "logistic"}, "different models (model.name)"),
+        (("", ""), {"model": "MyOwn"}, "different models, so"),
+    ],
+)
+def test_what_differs_is_named(
+    runs: Path, tmp_path: Path, toml: tuple[str, str], result: dict[str, Any], words: str
+) -> None:
+    (sentence,) = page_warnings(runs, tmp_path, toml, **result)
+    assert sentence.startswith("Cannot be compared: ") and words in sentence
+
+
+def test_a_run_that_notes_no_digest_is_judged_by_its_settings(runs: Path, tmp_path: Path) -> None:
+    assert page_warnings(runs, tmp_path, test_digest=None, data_digest=None) == []
