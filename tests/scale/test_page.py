@@ -1,0 +1,33 @@
+"""The numbers in docs/scale.md are those that the benchmarks have written."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def scale_page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("scale_page", BENCHMARKS / "scale_page.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_says_what_was_measured(scale_page: ModuleType) -> None:
+    text = scale_page.PAGE.read_text()
+    assert text == scale_page.page(text), "run: python benchmarks/scale_page.py"
+    assert all(
+        f"<!-- begin {name} -->\n|" not in text and f"<!-- begin {name} -->" in text for name in scale_page.PARTS
+    )
+
+
+def test_units(scale_page: ModuleType) -> None:
+    assert [scale_page.seconds(s) for s in (0.0021, 59.9, 7200, 4e5, 1e10)] == [
+        "0.0021 s", "60 s", "2 h", "4.6 days", "317 years",
+    ]  # fmt: skip
+    assert scale_page.in_units(3.4e9, scale_page.SIZES) == "3.4 GB"
