@@ -72,6 +72,13 @@ class Journal:
         if self.round % self.experiment.checkpoint.every == 0:
             self.folder.save_checkpoint(state, self._about(self.seconds))
 
+    def amend(self, more: dict[str, Any]) -> None:
+        """Say more of the last round."""
+        record = self.history.pop() | more
+        self.folder.rewind(len(self.history))
+        self.folder.append(record)
+        self.history.append(record)
+
     def remember_keys(self, keys: Mapping[int, str]) -> None:
         if keys != self.keys:
             self.keys = dict(keys)

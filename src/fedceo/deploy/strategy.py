@@ -86,6 +86,7 @@ class MethodStrategy(Strategy):
         check_model(self.model, public.shape, public.classes, torch.int64 if public.x.dtype == torch.int32 else None)
         weights = {name: w.clone() for name, w in parameters_of(self.model).items()}
         sizes = [1] * public.clients
+        self.least = experiment.privacy.min_reports or 1
         self.noise_multiplier = solve_noise(experiment, sizes)
         self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
         share = self.mechanism.noise * self.mechanism.clip
@@ -122,6 +123,8 @@ class MethodStrategy(Strategy):
                 self.start(grid, pack(self.state.weights), left, self.timeout)
         except BudgetSpentError as why:
             self.ended = str(why)
+            if self.round and "test_accuracy" not in self.journal.history[-1]:
+                self.journal.amend(self._measured(self.state))
         result = result_of(self, self.journal.history, self.journal.seconds, self.ended)
         self.journal.finish(result)
         return result
@@ -145,13 +148,14 @@ class MethodStrategy(Strategy):
         clients = [client for client in drawn if client in nodes]
         cap = self.experiment.privacy.participation_cap or math.inf
         silent = tuple(client for client in clients if self.ledger.participations[client] >= cap)
-        entry = Entry(t, tuple(drawn), tuple(clients), silent, self.mechanism.noise, self.method.smooths(t), True)
+        enough = len(clients) >= self.least
+        entry = Entry(t, tuple(drawn), tuple(clients), silent, self.mechanism.noise, self.method.smooths(t), enough)
         refused = self.budget.refuses(self.ledger, entry) if self.budget is not None else None
         if refused is not None:
             raise BudgetSpentError(refused)
         self.entry = replace(entry, reported=(), silent=(), released=False, unused=entry.own)
         self.journal.ask(self.entry)
-        starts = self.method.starts(self.state, clients, t)
+        starts = self.method.starts(self.state, clients, t) if clients else {}
         own = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
         self._questions = {
             client: self._question(MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in silent)
@@ -165,7 +169,6 @@ class MethodStrategy(Strategy):
         """The method's step on what came and could be taken; a round with too few reports changes nothing."""
         assert self.entry is not None
         uploads, refused = self._read(replies)
-        asked, least = self._questions, self.experiment.privacy.min_reports or 1
         reported = tuple(sorted(uploads))
         silent = tuple(client for client in reported if client not in self.entry.unused)
         entry = replace(
@@ -173,7 +176,7 @@ class MethodStrategy(Strategy):
             reported=reported,
             silent=silent,
             unused=tuple(client for client in self.entry.unused if client not in uploads),
-            released=len(reported) >= least,
+            released=len(reported) >= self.least,
         )
         if self.budget is not None and entry.released:
             self.ended = self.budget.refuses(self.ledger, entry)  # fewer reports carry less noise than was planned
@@ -192,11 +195,17 @@ class MethodStrategy(Strategy):
             record |= about
         else:
             state, record["discarded"] = self.method.idle(self.state), True
-        if self._is_measured(entry.round) and len(self.federation.test_y):
-            record |= self.evaluator.measure(self.method.global_model(state))
+        if self._is_measured(entry.round):
+            record |= self._measured(state)
         self.entry = entry
         self.journal.close(record, state)
-        LOG.info("round %d: %d of %d asked reported, %d refused", entry.round, len(reported), len(asked), len(refused))
+        LOG.info(
+            "round %d: %d of %d asked reported, %d refused",
+            entry.round,
+            len(reported),
+            len(self._questions),
+            len(refused),
+        )
         return pack(state.weights), MetricRecord({"reports": len(reported), "refused": len(refused)})
 
     def configure_evaluate(
@@ -234,6 +243,10 @@ class MethodStrategy(Strategy):
                 LOG.warning("client %s could not evaluate: %s", client, why)
         return MetricRecord({"nodes": done}) if self._questions else None
 
+    def _measured(self, state: State) -> dict[str, Any]:
+        """Accuracies on the public records, where there are any."""
+        return self.evaluator.measure(self.method.global_model(state)) if len(self.federation.test_y) else {}
+
     def _is_measured(self, t: int) -> bool:
         ended = self.ended is not None or t == self.experiment.train.rounds
         return ended or t % self.experiment.evaluation.every == 0
@@ -245,14 +258,13 @@ class MethodStrategy(Strategy):
 
     def _wait(self, grid: Grid, drawn: list[int]) -> dict[int, int]:
         """client -> node of those connected: at first once everybody is there, later once enough are."""
-        least = self.experiment.privacy.min_reports or 1
         begun, first = time.monotonic(), self.entry is None
         self.roster.retry()
         while True:
             self.roster.update(grid)
             present = self.roster.present()
             here = sum(client in present for client in drawn)
-            enough = len(present) == self.federation.clients if first else here >= min(least, len(drawn))
+            enough = len(present) == self.federation.clients if first else here >= min(self.least, len(drawn))
             if enough or time.monotonic() - begun > self.timeout:
                 self.journal.remember_keys(self.roster.keys)
                 return present
