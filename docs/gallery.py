@@ -1,4 +1,4 @@
-"""Draws docs/gallery/: the figures of real runs on handwritten digits, three seeds of each.
+"""Draws docs/gallery/: the figures of real runs and attacks on handwritten digits, three seeds of each run.
 
 python docs/gallery.py
 """
@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import fedceo
+from fedceo.attacks import Attack, choose, run_study
+from fedceo.config import parse_experiment
+from fedceo.data import build_federation
 from fedceo.report import figures
 from fedceo.report.figures import Drawing
+from fedceo.simulation.runs import prepare
 
 GALLERY = Path(__file__).with_name("gallery")
 BASE: dict[str, Any] = {
@@ -20,6 +24,7 @@ BASE: dict[str, Any] = {
     "evaluation": {"every": 5},
     "record": {"every": 10},
 }
+PRIVATE = {"privacy": {"mechanism": "distributed", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}}
 CEO = {"name": "fedceo", "strength": 0.1, "ratio": 1.04, "interval": 10}
 SEEDS, SIGMAS = (0, 1, 2), (0.5, 1.0, 2.0)
 
@@ -45,7 +50,11 @@ def main() -> None:
         groups = figures.group_runs(figures.load_runs(paths))
         recorded = next(group for group in groups if group.name == "FedCEO, sigma 1").runs[0].recordings
         recordings = [figures.read_recording(path) for path in recorded]
+        dealt = parse_experiment(BASE | PRIVATE | {"data": BASE["data"] | {"partition": "dirichlet"}})
+        victim = prepare(parse_experiment(BASE | PRIVATE | {"model": {"name": "dlg-lenet"}}))
+        study = run_study(victim, Attack("dlg", iterations=20), "T1", choose(victim, images=4))
         drawings: dict[str, Drawing] = {
+            "partition": figures.partition(build_federation(dealt.data, dealt.seed)),
             "accuracy": figures.accuracy_curves([g for g in groups if g.name.endswith(("FedAvg", "sigma 1"))]),
             "trade-off-epsilon": figures.trade_off(groups),
             "trade-off-sigma": figures.trade_off(groups, against="sigma"),
@@ -54,6 +63,8 @@ def main() -> None:
             "class-bars": figures.class_bars(recordings[-1]),
             "singular-values": figures.singular_values(recordings[-1]),
             "survivors": figures.survivors(recordings),
+            "attack-control": figures.attack_grid(study, "control"),
+            "attack": figures.attack_grid(study, "attack"),
         }
     lines = ["# Gallery", "", "Real runs on handwritten digits, drawn by `python docs/gallery.py`.", ""]
     for name, drawing in drawings.items():
