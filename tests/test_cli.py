@@ -96,7 +96,9 @@ def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> 
     assert "go on with: fedceo run --resume one" in out
     assert (folder / "one" / "checkpoint.safetensors").exists()
     shown = fedceo("show", "one", cwd=folder)
-    assert shown.returncode == 2 and "unfinished" in shown.stderr
+    assert shown.returncode == 2 and "unfinished" in shown.stderr and "--resume one" in shown.stderr
+    (folder / "one" / "nodes.json").write_text("{}")
+    assert "flwr run with the same out" in fedceo("show", "one", cwd=folder).stderr, "no simulation, but a server's"
 
 
 @pytest.mark.parametrize(

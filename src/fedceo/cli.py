@@ -141,7 +141,8 @@ def show(
     experiment = run_folder.experiment()
     if not run_folder.finished:
         done = f"{len(run_folder.history())} of {experiment.train.rounds} rounds"
-        raise UsageError(f"{folder}: unfinished, {done}; go on with: fedceo run --resume {folder}")
+        further = "flwr run with the same out" if run_folder.is_federation else f"fedceo run --resume {folder}"
+        raise UsageError(f"{folder}: unfinished, {done}; go on with: {further}")
     if as_json:
         print(json.dumps(run_folder.result()))
     else:

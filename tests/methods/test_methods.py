@@ -202,6 +202,13 @@ def test_restarts() -> None:
         assert bool(later.personal) == (restart == "stored"), "only stored models outlive the round"
 
 
+def test_nobody_owns_a_place_before_the_next_cohort_is_drawn() -> None:
+    simulation = simulate(experiment({"name": "fedceo", "restart": "slot", "interval": 2}), 2)
+    assert simulation.state.personal
+    after = simulation.measure()
+    assert after["personal_accuracy"] is None and after["local_accuracy"] is None
+
+
 def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
     method = FedCEO(method_settings.FedCEO(restart="stored", interval=5, strength=5.0))
     uploads = stacked()

@@ -44,6 +44,8 @@ class FedCEO(FedAvg):
         return stack([state.personal.get(place, state.weights) for place in places])
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
+        if self.settings.restart == "slot" and state.personal:
+            return ()  # whose a place is shows with the next cohort
         return sorted(state.personal) or None
 
     def idle(self, state: State) -> State:

@@ -45,6 +45,11 @@ class RunFolder:
         return (self.path / "experiment.toml").exists()
 
     @property
+    def is_federation(self) -> bool:
+        """Whether the server of a federation writes it (fedceo.deploy), not a simulation."""
+        return (self.path / "nodes.json").exists()
+
+    @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
