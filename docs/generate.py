@@ -1,14 +1,18 @@
-"""Writes docs/experiment-file.md from the settings and docs/privacy-numbers.md with the accountant.
+"""Writes docs/experiment-file.md from the settings, docs/privacy-numbers.md with the accountant, and the table in
+docs/attacks.md from what benchmarks/attacks.py measured.
 
 python docs/generate.py
 """
 
+import json
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from pydantic_core import PydanticUndefined
 
 from fedceo import config
+from fedceo.attacks.metrics import median
 from fedceo.privacy.accounting import Spec, answer
 from fedceo.privacy.calibration import calibrate
 
@@ -120,6 +124,56 @@ def numbers() -> str:
     return "\n".join(lines) + "\n"
 
 
+ATTACKS = Path(__file__).parents[1] / "benchmarks" / "results" / "attacks-cpu.json"
+MARKS = "<!-- what docs/generate.py writes -->\n", "<!-- until here -->\n"
+
+
+def with_attacks(page: str) -> str:
+    """docs/attacks.md with its table made anew."""
+    before, rest = page.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return before + MARKS[0] + attack_table() + MARKS[1] + after
+
+
+def attack_table() -> str:
+    """Every attack on everything an attacker can hold, and what follows from it."""
+    found = json.loads(ATTACKS.read_text())
+    studies = found["studies"]
+    colour = studies["dlg"]["T1"]["rows"][0]["psnr"]
+    lines = [
+        f"{found['images']} training images; best constant colour {_interval(colour)} dB; float32; "
+        f"{found['machine']}, {found['cores']} thread, torch {found['torch']}, {found['date']}.",
+        "",
+        "| attack | steps | starts | the attacker holds | PSNR, dB | over the colour | SSIM | label hit | beats it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for attack, by_holding in studies.items():
+        for holds, study in by_holding.items():
+            for row in study["rows"][1:]:
+                what = f"{holds} without privacy (control)" if row["name"] == "control" else row["holds"]
+                beats = "yes" if row["over_constant"]["low"] > 0 else "no"
+                lines.append(
+                    f"| `{attack}` | {study['iterations']} | {study['restarts']} | {what} | {_interval(row['psnr'])} | "
+                    f"{_interval(row['over_constant'])} | {row['ssim']['value']:.2f} | "
+                    f"{_interval(row['label_hit'], 2)} | {beats} |"
+                )
+    lines += ["", "T2 over T1, record by record, median of the differences in PSNR:", ""]
+    for attack, by_holding in studies.items():
+        smoothed, plain = (torch.tensor(by_holding[h]["rows"][-1]["psnr_of_each"]) for h in ("T2", "T1"))
+        lines.append(f"- `{attack}`: {_interval(median(smoothed - plain).as_dict())} dB")
+    lines += ["", "`ig` on T1 with a weight of the total variation that does not fall, over the colour:", ""]
+    for weight, study in found["smooth"].items():
+        lines.append(f"- {weight}: {_interval(study['rows'][-1]['over_constant'])} dB")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(estimate: dict[str, float], digits: int = 1) -> str:
+    value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
 if __name__ == "__main__":
+    attacks = Path(__file__).with_name("attacks.md")
+    attacks.write_text(with_attacks(attacks.read_text()))
     Path(__file__).with_name("privacy-numbers.md").write_text(numbers())
     Path(__file__).with_name("experiment-file.md").write_text(page())

@@ -49,6 +49,7 @@ class Attack:
         learning_rate: none: 1 for L-BFGS, 0.1 for Adam.
         restarts: starts for each record.
         seed: of the starts.
+        smoothness: of ig, the weight of the total variation at the first step and at the last.
     """
 
     name: str = "dlg"
@@ -56,6 +57,7 @@ class Attack:
     learning_rate: float | None = None
     restarts: int = 2
     seed: int = 0
+    smoothness: tuple[float, float] = SMOOTHNESS
 
     def __post_init__(self) -> None:
         if self.name not in DESCRIPTIONS:
@@ -209,7 +211,7 @@ def _adam(
     optimizer = torch.optim.Adam([points], lr=attack.rate)
     falls = [attack.steps * eighths // 8 for eighths in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
-    first, last = SMOOTHNESS
+    first, last = attack.smoothness
     for step in range(1, attack.steps + 1):
         problem.smoothness = first * (last / first) ** (step / attack.steps)
         _, points.grad = problem(points, rows)
