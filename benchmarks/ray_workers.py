@@ -66,6 +66,7 @@ def make_simulation(engine: str, data: Federation) -> Simulation:
 
 
 def race(engine: str, rounds: int) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)  # one process has one core, as a worker has
     data = make_data()
     simulations = {name: make_simulation(engine, data) for name in CONTENDERS}
     times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
@@ -75,7 +76,7 @@ def race(engine: str, rounds: int) -> list[dict[str, Any]]:
         for name, count in CONTENDERS.items():
             place = simulations[name].place
             if count is None:
-                simulations[name].trainer = make_trainer(place, engine, cores=1)
+                simulations[name].trainer = make_trainer(place, engine)
             else:
                 remote = stack.enter_context(on_workers(Workers(count), place, engine))
                 simulations[name].trainer = remote.trainer
