@@ -7,7 +7,7 @@ import pytest
 
 from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.errors import UsageError
-from fedceo.simulation.runs import load
+from fedceo.simulation.runs import load, prepare
 from fedceo.studies.tune import changed, search_space, tune, tune_on_grid
 
 TABLE = {
@@ -75,6 +75,16 @@ def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
         kept = json.loads((tmp_path / "trials.json").read_text())[name]
         assert [trial["validation_accuracy"] for trial in kept] == scores
         assert experiment.note == "best of 3 trials of 1 rounds on validation over train.learning_rate"
+
+
+def test_a_short_trial_has_the_noise_of_the_whole_experiment(tmp_path: Path) -> None:
+    target = {"privacy": {"mechanism": "distributed", "target_epsilon": 8.0}}
+    experiment = changed(parse_experiment(TABLE | target), {"train.rounds": 20})
+    tune_on_grid({"fedavg": experiment}, ["train.learning_rate=[0.1]"], tmp_path, rounds=1, jobs=1)
+    trial, tuned = load(tmp_path / "fedavg" / "trial-0"), load_experiment(tmp_path / "fedavg" / "tuned.toml")
+    assert trial.experiment.train.rounds == 1
+    assert trial.result["noise_multiplier"] == prepare(experiment).noise_multiplier
+    assert tuned.privacy.target_epsilon == 8.0 and tuned.privacy.noise_multiplier is None
 
 
 def test_a_trial_that_fails_counts_as_tried(tmp_path: Path) -> None:

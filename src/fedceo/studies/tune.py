@@ -7,13 +7,17 @@ release of its own that no privacy row accounts for.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedceo.config import Experiment, parse_experiment, to_toml
+from fedceo.data import build_federation
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, DPFedSGD, FedCEO, FedProx, JainAnil
+from fedceo.sections import Data
 from fedceo.simulation.folder import RunFolder, write_whole
+from fedceo.simulation.spending import solve_noise
 from fedceo.studies.cells import Cell, combinations
 from fedceo.studies.sweep import OnCell, run_cell, sweep
 
@@ -68,7 +72,7 @@ def tune_on_grid(
         experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
         grid: "section.field=[value, ...]", all combinations.
         out: a folder; each trial is a run in out/NAME.
-        rounds: of a trial, where it is shorter than the experiment.
+        rounds: of a trial, where it is shorter than the experiment; its noise is that of the whole experiment.
         jobs, on_cell: as for `sweep`.
     """
     cells: dict[str, list[Cell]] = {}
@@ -76,8 +80,9 @@ def tune_on_grid(
     for name, experiment in experiments.items():
         _check_validation(experiment)
         for number, values in enumerate(settings):
-            short = {} if rounds is None else {"train.rounds": rounds}
-            trial = changed(experiment, values | short)
+            trial = changed(experiment, values)
+            if rounds is not None:
+                trial = _shortened(trial, rounds)
             cells.setdefault(name, []).append(Cell(f"{name}, trial {number}", trial, out / name / f"trial-{number}"))
     sweep([cell for found in cells.values() for cell in found], jobs, on_cell)
     length = "" if rounds is None else f" of {rounds} rounds"
@@ -92,6 +97,20 @@ def tune_on_grid(
         tuned[name] = _written(changed(experiments[name], settings[best]), said, out / name), scores[best]
     write_whole(out / "trials.json", json.dumps(trials).encode())
     return tuned
+
+
+def _shortened(experiment: Experiment, rounds: int) -> Experiment:
+    """The first rounds of the experiment: a target epsilon would allow fewer rounds less noise."""
+    if experiment.privacy.target_epsilon is not None:
+        sigma = solve_noise(experiment, _sizes(experiment.data, experiment.seed))
+        solved = {"noise_multiplier": sigma, "target_epsilon": None}
+        experiment = experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=solved)})
+    return changed(experiment, {"train.rounds": rounds})
+
+
+@cache
+def _sizes(data: Data, seed: int) -> list[int]:
+    return build_federation(data, seed).sizes.tolist()
 
 
 def _check_validation(experiment: Experiment) -> None:
