@@ -61,7 +61,8 @@ def draw(found: Mapping[tuple[str, str], Measured]) -> Drawing:
 def _guides(panel: Axes, exponents: Sequence[float]) -> None:
     """Straight lines through the middle of what is drawn, each with its exponent at its end."""
     left, right = panel.dataLim.intervalx
-    low, high = panel.dataLim.intervaly
+    drawn = np.concatenate([line.get_ydata() for line in panel.get_lines()])
+    low, high = drawn[drawn > 0].min(), drawn.max()  # a loss may come out below the least one known
     middle_x, middle_y = np.sqrt(left * right), np.sqrt(low * high)
     ends = np.array([left, right])
     for exponent in exponents:

@@ -2,13 +2,13 @@
 
     python experiments/theory/measure.py
 
-Writes results/theory.json, then docs/theory.md and its figure (page.py does that alone). About a quarter of an hour on
+Writes results/theory.json, then docs/theory.md and its figure (page.py does that alone). About ten minutes on
 two processor cores.
 """
 
 import json
+import os
 import platform
-import resource
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -183,7 +183,7 @@ def main() -> None:
     about = {
         "machine": machine(torch.device("cpu")),
         "date": time.strftime("%Y-%m-%d"),
-        "processor_seconds": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime),
+        "processor_seconds": round(os.times().children_user),
         "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "seeds": SEEDS,
         "delta": DELTA,
