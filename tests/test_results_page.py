@@ -13,9 +13,10 @@ from fedceo.config import load_experiment
 ROOT = Path(__file__).resolve().parent.parent
 RUN_OTHERWISE = {
     "note": ..., "seed": ..., "checkpoint": ..., "evaluation": ..., "train": {"learning_rate", "tf32"},
-    "data": {"path", "root"},
+    "data": {"path", "root"}, "privacy": {"clip"},
 }  # fmt: skip
-"""What may differ from the experiment file: how it was run, and the learning rate, which was tuned."""
+"""What may differ from the experiment file: how it was run, and what was tuned."""
+TRIALS = {"paper": 4, "beyond": 8}
 
 
 @pytest.fixture
@@ -39,14 +40,41 @@ def test_every_run_is_of_the_experiment_file_of_its_name(results: ModuleType) ->
             assert {"machine", "versions", "date"} <= set(run["result"])
 
 
-def test_learning_rates_are_those_that_the_trials_favour(results: ModuleType) -> None:
+def test_what_was_tuned_is_what_the_trials_favour(results: ModuleType) -> None:
     for name, found in results.load().items():
         folders = [parent.as_posix() for parent in Path(name).parents]
         folder = next(f for f in folders if (ROOT / "results" / f"{f}.trials.json").exists())
         trials = json.loads((ROOT / "results" / f"{folder}.trials.json").read_text())[name.removeprefix(f"{folder}/")]
-        best = max(trials, key=lambda trial: trial["validation_accuracy"])
-        assert len(trials) == 4, "as many as every other method had"
-        assert found.done[0]["experiment"]["train"]["learning_rate"] == best["train.learning_rate"], name
+        assert len(trials) == TRIALS[name.partition("/")[0]], "as many as every other method had"
+        best = max(trials, key=lambda trial: trial.pop("validation_accuracy"))
+        for run in found.runs:
+            for field, value in best.items():
+                section, _, key = field.partition(".")
+                assert run["experiment"][section][key] == value, f"{name}: {field}"
+
+
+def test_settings_are_counted_once_and_only_with_several_seeds(results: ModuleType) -> None:
+    def runs(*last: float) -> object:
+        return results.Found([{"result": {"accuracy": {"last": value}}} for value in last])
+
+    cells = {
+        "a/fedceo": runs(0.5, 0.51), "a/fedavg": runs(0.4, 0.41), "b/fedceo": runs(0.3), "b/fedavg": runs(0.4, 0.41),
+        "c/fedceo": runs(0.3, 0.31), "c/fedavg": runs(0.4, 0.41), "c/ppsgd": runs(0.1, 0.11),
+    }  # fmt: skip
+    assert results.tally(cells, "fedceo", "fedavg") == (1, 0, 1)
+    assert results.tally(cells, "fedceo", "ppsgd") == (1, 0, 0)
+
+
+def test_pictures_show_what_the_files_say(results: ModuleType) -> None:
+    pictures = importlib.import_module("result_pictures")
+    cells = results.load()
+    drawn = pictures.trade_offs("beyond/femnist-1000", cells).data
+    assert drawn["central/fedavg"][1] == pytest.approx(
+        sum(cells["beyond/femnist-1000/epsilon-8/central/fedavg"].percent("last")) / 3
+    )
+    curves = pictures.over_rounds("paper/table1/cifar10-lenet5/sigma-2.0", cells).data
+    last = cells["paper/table1/cifar10-lenet5/sigma-2.0/udp-fedavg"].percent("last")
+    assert curves["UDP-FedAvg/rounds"][-1] == 300 and curves["UDP-FedAvg/mean"][-1] == pytest.approx(sum(last) / 3)
 
 
 def test_above_level_and_below(results: ModuleType) -> None:
