@@ -25,9 +25,6 @@ from fedceo.training.work import Place, Trained, Weights, Work
 CPU_BYTES = 2**30
 """What a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
 
-MOST_LINEAR_WORKERS = 4
-"""Without convolutions steps are so short that more threads would wait for Python."""
-
 
 class Program(Protocol):
     """How K clients' gradients are computed; see Chain."""
@@ -70,11 +67,13 @@ class BatchedTrainer:
 
     @cached_property
     def _workers(self) -> int:
-        """On a CPU, threads with some clients each: they never wait for each other, as threads inside a product do."""
+        """On a CPU, threads with some clients each: in a convolution these never wait for each other, as torch's do.
+
+        Steps of linear layers alone are so short that such threads would wait for Python: they are left to torch's.
+        """
         if self.place.device.type != "cpu" or not isinstance(self.program, Chain):
             return 1  # torch.func puts weights into the model, of which there is one
-        convolves = any(isinstance(block, Conv) for block in self.program.blocks)
-        return torch.get_num_threads() if convolves else min(torch.get_num_threads(), MOST_LINEAR_WORKERS)
+        return torch.get_num_threads() if any(isinstance(block, Conv) for block in self.program.blocks) else 1
 
     @cached_property
     def program(self) -> Program:
@@ -107,6 +106,11 @@ class BatchedTrainer:
     def _step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, step: int) -> None:
         """One batch of every client; which, the cohort counts itself."""
         batch = cohort.batch(self.place)
+        if work.is_bare and isinstance(self.program, Chain) and self.program.is_linear:
+            # who is done has a batch of no records, whose gradient is zero
+            cohort.losses += self.program.descend(cohort.named, batch, work.learning_rate)
+            cohort.step += 1
+            return
         clip = work.record.clip if work.record else None
 
         def gradient() -> Tensor:

@@ -64,7 +64,7 @@ class Linear:
 
 class LinearPass:
     def __init__(self, block: Linear, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Tensor | None) -> None:
-        self.block, self.weight = block, weight
+        self.block, self.weight, self.bias = block, weight, bias
         self.shape, self.x = x.shape, x.flatten(2)
         y = torch.bmm(self.x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], self.x, weight.mT)
         self.mask = mask if block.masked else None
@@ -81,6 +81,12 @@ class LinearPass:
     def squares(self) -> Tensor:
         of_input = self.x.square().sum(2)
         return self.g.square().sum(2) * (of_input if self.block.bias is None else of_input + 1)
+
+    def descend(self, rate: float) -> None:
+        """One step of plain SGD: each product adds to the weights what it would else write down as a gradient."""
+        torch.baddbmm(self.weight, self.g.mT, self.x, alpha=-rate, out=self.weight)
+        if self.bias is not None:
+            self.bias.sub_(self.g.sum(1), alpha=rate)
 
     def add_up(self, factors: Tensor | None, sums: Weights) -> None:
         g, x = self.g, self.x

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from fedceo.training.blocks import Block, Conv, Linear, clip_factors, cross_entropy
+from fedceo.training.blocks import Block, Conv, Linear, LinearPass, Pass, clip_factors, cross_entropy
 from fedceo.training.cohort import Batch
 from fedceo.training.work import Weights
 
@@ -69,24 +69,42 @@ class Chain:
         Returns:
             (K,) mean loss of each client.
         """
-        x, labels, counts, mask = batch
-        passes = []
-        for block in self.blocks:
-            passes.append(block.run(weights, x, mask, counts))
-            x = passes[-1].y
-        losses, dy = self.cross_entropy(x, labels, counts, clip is None)
-        for place in reversed(range(len(passes))):
-            before = passes[place].back(dy, onwards=place > 0)
-            dy = dy if before is None else before
+        losses, passes = self._there_and_back(weights, batch, clip is None)
         wanted = [
             each for block, each in zip(self.blocks, passes, strict=True) if only is None or only & {*block.names}
         ]
         factors = None
         if clip is not None:
-            factors = self.clip_factors([each.squares() for each in wanted], counts, clip)
+            factors = self.clip_factors([each.squares() for each in wanted], batch.counts, clip)
         for each in wanted:
             each.add_up(factors, out)
         return losses
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether `descend` can be asked."""
+        return all(isinstance(block, Linear) for block in self.blocks)
+
+    def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
+        """One step of plain SGD, in place; returns the (K,) mean losses before it."""
+        losses, passes = self._there_and_back(weights, batch, mean=True)
+        for each in passes:
+            assert isinstance(each, LinearPass)
+            each.descend(rate)
+        return losses
+
+    def _there_and_back(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
+        """The (K,) mean losses, and the blocks' passes, forward and backward done."""
+        x, labels, counts, mask = batch
+        passes: list[Pass] = []
+        for block in self.blocks:
+            passes.append(block.run(weights, x, mask, counts))
+            x = passes[-1].y
+        losses, dy = self.cross_entropy(x, labels, counts, mean)
+        for place in reversed(range(len(passes))):
+            before = passes[place].back(dy, onwards=place > 0)
+            dy = dy if before is None else before
+        return losses, passes
 
 
 def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:

@@ -79,6 +79,11 @@ class Work:
         """Whether a step is that of SGD, with or without noise and a proximal term."""
         return not (self.outside or self.radius is not None or self.ascent or self.only is not None)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether a step is w -= eta * gradient and nothing else."""
+        return self.is_plain and not (self.momentum or self.proximal or self.record)
+
     def moment(self, round_: int) -> int:
         """The number under which the Schedule keeps this part of the round."""
         return round_ + (self.phase << 32)
