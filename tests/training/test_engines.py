@@ -79,11 +79,14 @@ def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
         assert difference(loop.weights, begin) > 1e-3, "something was learnt"
 
 
-@pytest.mark.parametrize("biases", [True, False])
-def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(biases: bool) -> None:
+@pytest.mark.parametrize("which", ["with biases", "without", "with dropout"])
+def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: str) -> None:
     """Plain SGD on linear layers; the smallest client is done long before the others, and must stay where it is."""
     torch.manual_seed(0)
+    biases = which == "with biases"
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8, biases), nn.ReLU(), nn.Linear(8, 3, biases)).double()
+    if which == "with dropout":
+        model = models()["mlp"].double()
     begin, work = starts(model, 3), Work(5, 4, 0.1)
     here = place(model, torch.float64)
     loop, batch = (trainer(here).train(begin, [0, 2, 3], 2, work) for trainer in (LoopTrainer, BatchedTrainer))
