@@ -143,6 +143,23 @@ def test_a_lie_is_refused_and_the_round_survives(lie: str, tmp_path: Path) -> No
     assert all(bool(torch.isfinite(w).all()) for w in server.state.weights.values())
 
 
+def test_a_reply_that_flower_cannot_read_is_refused_and_the_others_count(tmp_path: Path) -> None:
+    """Flower makes objects of the bytes while it fetches them, and raises whatever they make it raise."""
+
+    def prepare(grid: LocalGrid, server: MethodStrategy) -> None:
+        liar = grid.nodes[1000 - 7 * LIAR]
+        liar.tamper = lambda reply: (grid.unreadable.add(1000 - 7 * LIAR) if server.round == 1 else None, reply)[1]
+        others = grid.nodes[1000]
+        others.tamper = lambda reply: (grid.unreadable.clear() if server.round == 2 else None, reply)[1]
+
+    history, server = run_with(tmp_path, prepare)
+    assert [record["reports"] for record in history] == [5, 4, 5]
+    assert history[1]["refused"] == {
+        str(LIAR): "error 0: a reply that cannot be read, ValueError: Type of object is not known"
+    }
+    assert server.ledger.entries[1].unused == (LIAR,)
+
+
 def test_a_refused_upload_leaves_no_trace_in_the_model(tmp_path: Path) -> None:
     """The same end as if the liar had never answered."""
 

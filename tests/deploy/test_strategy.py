@@ -209,16 +209,15 @@ class Killed(BaseException):
 
 def kill_in_round(grid: LocalGrid, server: MethodStrategy, t: int) -> None:
     """The server dies while uploads are on their way."""
-    plain = grid.send_and_receive
+    plain = grid.pull_messages
 
-    def send(messages: Any, *, timeout: float | None = None) -> list[Message]:
-        asked = list(messages)
-        found = plain(asked, timeout=timeout)
-        if server.round == t - 1 and any(message.metadata.message_type == "train" for message in asked):
+    def pull(names: Any) -> list[Message]:
+        found = plain(names)
+        if server.round == t - 1 and any(reply.metadata.message_type == "train" for reply in found):
             raise Killed
         return found
 
-    grid.send_and_receive = send  # type: ignore[method-assign]
+    grid.pull_messages = pull  # type: ignore[method-assign]
 
 
 def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tmp_path: Path) -> None:

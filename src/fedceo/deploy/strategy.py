@@ -18,6 +18,7 @@ from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.deploy.carried import check_carried
 from fedceo.deploy.client import SYSTEM
+from fedceo.deploy.grid import CarefulGrid
 from fedceo.deploy.journal import Journal
 from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, pack, read_upload
 from fedceo.deploy.roster import Roster
@@ -120,7 +121,7 @@ class MethodStrategy(Strategy):
         left = self.experiment.train.rounds - self.round
         try:
             if left:
-                self.start(grid, pack(self.state.weights), left, self.timeout)
+                self.start(CarefulGrid(grid), pack(self.state.weights), left, self.timeout)
         except BudgetSpentError as why:
             self.ended = str(why)
             if self.round and "test_accuracy" not in self.journal.history[-1]:

@@ -1,0 +1,76 @@
+"""Flower's grid with care: one bad reply, late ones, none at all, and a SuperLink that cannot be reached."""
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+from flwr.app import Message, MessageType, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedceo.deploy.grid import CarefulGrid
+from tests.deploy.grid import LocalGrid
+
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+
+
+class Postbox(LocalGrid):
+    """Each node's answer after so many looks, an exception instead of it, or none ever."""
+
+    def __init__(self, answers: dict[int, int | Exception | None]) -> None:
+        super().__init__({})
+        self.answers, self.looks, self.questions = answers, dict.fromkeys(answers, 0), dict[str, Message]()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[Any]:
+        names = []
+        for message in messages:
+            name = f"to {message.metadata.dst_node_id}" if message.metadata.dst_node_id in self.answers else None
+            if name:
+                message.metadata.__dict__["_message_id"] = name
+                self.questions[name] = message
+            names.append(name)
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found = []
+        for name in message_ids:
+            node = self.questions[name].metadata.dst_node_id
+            answer = self.answers[node]
+            self.looks[node] += 1
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None and self.looks[node] > answer:
+                found.append(Message(RecordDict(), reply_to=self.questions[name]))
+        return found
+
+
+def ask(answers: dict[int, int | Exception | None], nodes: Iterable[int] | None = None) -> dict[int, bool]:
+    """Node -> whether its reply is an error, of all that came."""
+    messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in nodes or answers]
+    replies = CarefulGrid(Postbox(answers)).send_and_receive(messages, timeout=0.5)
+    return {int(reply.metadata.reply_to_message_id.split()[1]): reply.has_error() for reply in replies}
+
+
+def test_an_unreadable_reply_is_its_senders_error_and_nobody_elses() -> None:
+    assert ask({1: 0, 2: ValueError("nonsense"), 3: KeyError("no such type"), 4: 0}) == {
+        1: False,
+        2: True,
+        3: True,
+        4: False,
+    }
+
+
+def test_who_is_late_is_waited_for_and_who_is_silent_is_not_for_ever() -> None:
+    assert ask({1: 0, 2: 2, 3: None}) == {1: False, 2: False}
+
+
+def test_a_message_that_could_not_be_sent_is_not_waited_for() -> None:
+    assert ask({1: 0}, nodes=[1, 9]) == {1: False}
+
+
+def test_a_superlink_that_cannot_be_reached_is_nobodys_lie() -> None:
+    with pytest.raises(httpx.ConnectError):
+        ask({1: httpx.ConnectError("refused")})
