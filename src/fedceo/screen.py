@@ -77,8 +77,13 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     )
     out.print(f"regime: {result['regime']}{noise_of(result)}")
     table = Table("test accuracy of the global model", "%")
+    accuracy = result["accuracy"]
     for key, name in NAMES.items():
-        table.add_row(name, percent(result["accuracy"][key]))
+        table.add_row(name, percent(accuracy[key]))
+    if "last_unsmoothed" in accuracy:
+        t = accuracy["last_unsmoothed_round"]
+        between = "no round without smoothing was measured" if t is None else f"round {t}, which did not smooth"
+        table.add_row(f"the last round smoothed; {between}", percent(accuracy["last_unsmoothed"]))
     out.print(table)
     show_privacy(result["privacy"], out)
     if result["ended_early"]:

@@ -54,9 +54,17 @@ def test_a_run_in_memory() -> None:
     accuracy = run.result["accuracy"]
     assert accuracy["last"] == run.history[-1]["test_accuracy"]
     assert accuracy["best"] == max(r["test_accuracy"] for r in run.history if "test_accuracy" in r)
+    assert (accuracy["last_unsmoothed"], accuracy["last_unsmoothed_round"]) == (run.history[8]["test_accuracy"], 9)
     assert len(run.history[-1]["test_accuracy_per_class"]) == 10
     assert {"outsider", "server"} <= {row["observer"] for row in run.result["privacy"]}
     assert isinstance(run.model, nn.Module) and not run.model.training
+
+
+def test_a_model_that_was_just_smoothed_is_not_shown_alone() -> None:
+    always = fedceo.run(changed(method={"interval": 3})).result["accuracy"]
+    assert always["last_unsmoothed"] is None, "measured in rounds that smooth alone"
+    assert "last_unsmoothed" not in fedceo.run(changed(method={"interval": 5})).result["accuracy"]
+    assert "last_unsmoothed" not in fedceo.run(TABLE | {"method": {"name": "fedavg"}}).result["accuracy"]
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])

@@ -22,7 +22,11 @@ REGIMES = {
 
 
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round."""
+    """last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
+
+    Where the last model has just been smoothed, also that of the last round measured that did not smooth, or None: a
+    smoothing can do much to a model, for better or worse.
+    """
     measured = [r for r in history if "test_accuracy" in r]
     if not measured:
         return {"last": None, "best": None, "at_best_validation": None}
@@ -32,13 +36,26 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     own = {
         name: [r[name] for r in measured if r.get(name) is not None] for name in ("local_accuracy", "personal_accuracy")
     }
-    return {f"{name}_last": values[-1] if values else None for name, values in own.items()} | {
-        "last": measured[-1]["test_accuracy"],
-        "best": best["test_accuracy"],
-        "best_round": best["round"],
-        "at_best_validation": by_validation["test_accuracy"] if by_validation else None,
-        "at_best_validation_round": by_validation["round"] if by_validation else None,
-    }
+    between = [r for r in measured if not r.get("smoothed")][-1:] if measured[-1].get("smoothed") else None
+    unsmoothed = (
+        {}
+        if between is None
+        else {
+            "last_unsmoothed": between[0]["test_accuracy"] if between else None,
+            "last_unsmoothed_round": between[0]["round"] if between else None,
+        }
+    )
+    return (
+        unsmoothed
+        | {f"{name}_last": values[-1] if values else None for name, values in own.items()}
+        | {
+            "last": measured[-1]["test_accuracy"],
+            "best": best["test_accuracy"],
+            "best_round": best["round"],
+            "at_best_validation": by_validation["test_accuracy"] if by_validation else None,
+            "at_best_validation_round": by_validation["round"] if by_validation else None,
+        }
+    )
 
 
 def machine(device: torch.device) -> str:
