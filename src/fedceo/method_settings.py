@@ -80,8 +80,8 @@ class PPSGD(Local):
     eta = train.server_learning_rate; infinity is the global model alone, 0 local models alone."""
     personal_epochs: Annotated[int, Field(ge=0)] = 1
     """averaging: epochs on the offset, before the shared part."""
-    personal_learning_rate: Positive = 0.1
-    """averaging: of these epochs."""
+    personal_learning_rate: Positive | None = None
+    """averaging: of these epochs; left out: train.learning_rate."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return 1 if self.form == "gradient" else batches * (self.personal_epochs + epochs)
@@ -95,8 +95,8 @@ class Centaur(Local):
     """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
     head_epochs: Annotated[int, Field(ge=0)] = 15
     """Epochs on the client's last layer, before the shared layers."""
-    head_learning_rate: Positive = 0.01
-    """Of these epochs."""
+    head_learning_rate: Positive | None = None
+    """Of these epochs; left out: train.learning_rate."""
     persist_heads: bool = True
     """Whether a client goes on with its last layer from round to round, or begins anew."""
     personal: Literal["head", "none"] = "head"
@@ -120,8 +120,8 @@ class JainAnil(Local):
     """Singular values kept."""
     head_epochs: Count = 5
     """Epochs on the client's last layer."""
-    head_learning_rate: Positive = 0.01
-    """Of these epochs."""
+    head_learning_rate: Positive | None = None
+    """Of these epochs; left out: train.learning_rate."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * self.head_epochs + 1

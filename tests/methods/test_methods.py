@@ -302,3 +302,16 @@ def test_smoothed_models_do_not_outlive_an_empty_round() -> None:
     assert state.personal and not method.idle(state).personal
     kept = FedCEO(method_settings.FedCEO(interval=2, restart="stored"))
     assert kept.idle(state).personal
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("ppsgd", "personal_learning_rate"), ("centaur", "head_learning_rate"), ("jain-anil", "head_learning_rate")],
+)
+def test_a_personal_rate_that_is_left_out_is_the_one_that_is_tuned(name: str, field: str) -> None:
+    def end(method: dict[str, object]) -> dict[str, Tensor]:
+        return dict(simulate(experiment({"name": name} | method, train={"learning_rate": 0.3}), 2).state.weights)
+
+    left_out, given, other = end({}), end({field: 0.3}), end({field: 0.01})
+    assert all(torch.equal(left_out[key], w) for key, w in given.items())
+    assert any(not torch.equal(left_out[key], w) for key, w in other.items())

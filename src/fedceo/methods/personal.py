@@ -54,7 +54,7 @@ class Centaur(FedAvg):
         body = replace(work, only=self.body) if self.head else work
         if not self.settings.head_epochs or not self.head:
             return (body,)
-        epochs, rate = self.settings.head_epochs, self.settings.head_learning_rate
+        epochs, rate = self.settings.head_epochs, self.settings.head_learning_rate or work.learning_rate
         return replace(work, epochs=epochs, learning_rate=rate, only=self.head, proximal=0.0), replace(body, phase=1)
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
@@ -139,7 +139,7 @@ class PPSGD(FedAvg):
     def phases(self, work: Work) -> Sequence[Work]:
         if self.settings.form == "gradient":
             return (replace(work, epochs=1, steps=1, learning_rate=1.0, momentum=0.0),)
-        epochs, rate = self.settings.personal_epochs, self.settings.personal_learning_rate
+        epochs, rate = self.settings.personal_epochs, self.settings.personal_learning_rate or work.learning_rate
         if not epochs:
             return (work,)
         own = replace(work, epochs=epochs, learning_rate=rate, only=self.head, proximal=0.0)
