@@ -199,8 +199,8 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     """One row for each experiment, mean and spread over its seeds."""
     from fedceo.studies.table import show
 
-    names = ("regime", "sigma", "seeds", "last", "best", "at best validation", "P-loc", "P-glob", "epsilon outsider",
-             "epsilon server", "tuned")  # fmt: skip
+    names = ("regime", "sigma", "seeds", "last", "best", "unsmoothed", "at best validation", "P-loc", "P-glob",
+             "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
     out = console()
@@ -213,6 +213,8 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     for row in rows:
         table.add_row(row["experiment"], *(show(row, name) for name in shown if name not in same))
     out.print(table)
+    if "unsmoothed" in shown:
+        out.print("unsmoothed: the last round measured without a smoothing, where the last round had one")
     out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
 
 

@@ -61,7 +61,7 @@ def page_of(paths: list[Path], tmp_path: Path) -> tuple[Page, str]:
 def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
     paths = [runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1", runs / "free"]
     page, _ = page_of(paths, tmp_path)
-    for words in ("What was run", "G, last round", "P-loc", "P-glob", "anyone who sees the models",
+    for words in ("What was run", "G, last round", "G, unsmoothed", "P-loc", "P-glob", "anyone who sees the models",
                   "What each epsilon rests on", "Inside the rounds", "seconds a round", "Where the time went",
                   "privatising", "server step", "fedceo run", "Ran with fedceo"):  # fmt: skip
         assert words in page.words, words
@@ -70,6 +70,11 @@ def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
     assert len(ids) == len([1 for _, attributes in page.elements if "id" in attributes])
     assert len(page.all("img")) == 4 + 3 + 1  # without noise nothing survives a threshold; and the runtime
     assert all(picture["alt"] and str(picture["src"]).startswith("data:image/") for picture in page.all("img"))
+
+
+def test_where_nothing_was_smoothed_nothing_is_said_of_it(runs: Path, tmp_path: Path) -> None:
+    page, _ = page_of([runs / "free"], tmp_path)
+    assert "unsmoothed" not in page.words
 
 
 def test_it_needs_no_network(runs: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.simulation.folder import RunFolder
 from fedceo.studies.cells import experiment_files, find_cells
 from fedceo.studies.results import results_of
 from fedceo.studies.sweep import sweep
@@ -133,6 +134,17 @@ def test_tables_hold_mean_and_spread(folder: Path) -> None:
     read = list(csv.DictReader(to_csv(rows).splitlines()))
     assert list(read[0]) == list(COLUMNS) and read[1]["method"] == "fedprox"
     assert "±" in to_markdown(rows) and r"$\pm$" in to_latex(rows) and to_latex(rows).count(r"\\") == 3
+
+
+def test_a_model_that_was_just_smoothed_does_not_stand_alone(folder: Path) -> None:
+    method = '[method]\nname = "fedceo"\ninterval = 2\nrestart = "mean"\n'
+    (folder / "fedceo.toml").write_text(f'extends = ["parts/base.toml"]\n{method}')
+    cells = find_cells(folder, 1, ["evaluation.every=1", "train.rounds=2"], [], folder / "out")
+    results = sweep(cells, jobs=1)
+    rows = {row["experiment"]: row for row in rows_of(cells, results)}
+    history = RunFolder(next(cell.folder for cell in cells if cell.name == "fedceo")).history()
+    assert rows["fedceo"]["unsmoothed"] == 100 * history[0]["test_accuracy"] != rows["fedceo"]["last"]
+    assert rows["fedavg"]["unsmoothed"] is None and "unsmoothed" in to_markdown(list(rows.values()))
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ def _accuracy_row(group: Group) -> dict[str, Any]:
     keys = {
         "last": "last",
         "best": "best",
+        "unsmoothed": "last_unsmoothed",
         "validated": "at_best_validation",
         "local": "local_accuracy_last",
         "everywhere": "personal_accuracy_last",

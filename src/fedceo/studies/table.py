@@ -10,15 +10,16 @@ from fedceo.studies.cells import Cell
 
 COLUMNS = (
     "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "best", "best sd",
-    "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server", "tuned", "seconds",
+    "unsmoothed", "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server", "tuned", "seconds",
 )  # fmt: skip
 
 
 def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """One row for each experiment, over its seeds; accuracies in percent of the test set.
 
-    `best` is chosen on the test set and so optimistic. Epsilons are the largest over the seeds. `tuned` says how the
-    settings were chosen, where a tuning wrote them.
+    `best` is chosen on the test set and so optimistic. `unsmoothed` is the last round measured that did not smooth,
+    where the last one did. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
+    tuning wrote them.
     """
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
@@ -42,7 +43,8 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "tuned": cell.experiment.note,
     }
     for column, key in (
-        ("last", "last"), ("best", "best"), ("at best validation", "at_best_validation"),
+        ("last", "last"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
+        ("at best validation", "at_best_validation"),
         ("P-loc", "local_accuracy_last"), ("P-glob", "personal_accuracy_last"),
     ):  # fmt: skip
         values = [100 * result["accuracy"][key] for _, result in found if result["accuracy"].get(key) is not None]
