@@ -64,7 +64,7 @@ def make(setting: Setting, data: Federation, mechanism: str, method: str, every:
         {
             "data": {"name": "random", "clients": CLIENTS},
             "cohort": {"size": 10},
-            "train": train | {"device": "cuda"},
+            "train": train,
             "privacy": {"mechanism": mechanism, "noise_multiplier": 1.0},
             "method": {"name": method},
             "evaluation": {"every": every},

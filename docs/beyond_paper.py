@@ -1,7 +1,9 @@
 """The section of docs/results.md beyond the paper's setting: user-level privacy, many clients, a target epsilon."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from runs_found import Found, files, markdown, rate_edge, spread, tally
 
 FOLDERS = {
     "beyond/femnist-1000": "FEMNIST, N = 1,000 clients of 60 records, K = 100",
@@ -43,18 +45,9 @@ every global model.
 """
 
 
-Tally = Callable[[Mapping[str, Any], str, str], tuple[int, int, int]]
-
-
-def section(
-    cells: Mapping[str, Any],
-    files: Callable[[str], list[str]],
-    spread: Callable[[list[float]], str],
-    tally: Tally,
-    rate_edge: Callable[[str], str],
-) -> str:
+def section(cells: Mapping[str, Found]) -> str:
     """Markdown; cells: the runs found, by the path of their experiment file."""
-    parts = [HEAD, _verdict({name: cell for name, cell in cells.items() if name.startswith("beyond/")}, tally)]
+    parts = [HEAD, _verdict({name: cell for name, cell in cells.items() if name.startswith("beyond/")})]
     for folder, title in FOLDERS.items():
         names = files(folder)
         done = [name for name in names if name in cells]
@@ -65,63 +58,41 @@ def section(
         if f"{folder}/without-privacy/fedavg" in done and len(done) == len(names):
             picture = f"trade-off-{folder.rpartition('/')[2]}.png"
             parts.append(f"![Last accuracy of every method at epsilon 2 and 8]({picture})\n")
-        parts.append(_table(folder, names, cells, spread, rate_edge))
+        parts.append(_table(folder, names, cells))
     return "\n".join(parts)
 
 
-def _verdict(cells: Mapping[str, Any], tally: Tally) -> str:
-    lines = [
-        "Settings in which FedCEO ends above, level with or below FedAvg at the same epsilon, counted as before:",
-        "",
-        "| | above | level | below |",
-        "|---|---|---|---|",
-    ]
-    for method in ("fedceo", "fedceo-noise-aware", "fedceo-own"):
-        above, level, below = tally(cells, method, "fedavg")
-        lines.append(f"| {NAMES[method]} | {above} | {level} | {below} |")
-    return "\n".join(lines) + "\n"
+def _verdict(cells: Mapping[str, Found]) -> str:
+    said = "Settings in which FedCEO ends above, level with or below FedAvg at the same epsilon, counted as before:\n\n"
+    methods = ("fedceo", "fedceo-noise-aware", "fedceo-own")
+    rows = [(NAMES[method], *map(str, tally(cells, method, "fedavg"))) for method in methods]
+    return said + markdown(("", "above", "level", "below"), rows)
 
 
-def _table(
-    folder: str,
-    names: Sequence[str],
-    cells: Mapping[str, Any],
-    spread: Callable[[list[float]], str],
-    rate_edge: Callable[[str], str],
-) -> str:
-    head = (
-        "noise",
-        "epsilon",
-        "method",
-        "last",
-        "best",
-        "P-glob",
-        "learning rate",
-        "clip",
-        "sigma",
-        "server's epsilon",
-    )
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in sorted(names, key=lambda name: (_place(folder, name), _rank(name, cells))):
-        noise, epsilon = _place(folder, name)
-        method = NAMES[name.rpartition("/")[2]]
-        start = f"| {noise or 'none'} | {f'{epsilon:g}' if epsilon else '-'} | {method} | "
-        if name not in cells:
-            lines.append(start + "not run: no GPU time yet" + " |" * 7)
-            continue
-        found = cells[name]
-        if not found.done:
-            lines.append(start + f"all {found.failed} failed: {found.runs[0]['error']}" + " |" * 7)
-            continue
-        run = found.done[0]
-        train, privacy = run["experiment"]["train"], run["experiment"]["privacy"]
-        numbers = (
-            f"{spread(found.percent('last'))}{_seeds(found)}", spread(found.percent("best")),
-            spread(found.percent("personal_accuracy_last")), f"{train['learning_rate']:g}{rate_edge(name)}",
-            f"{privacy['clip']:g}" if noise else "-", f"{run['result']['noise_multiplier']:.2f}", _server(found.done),
-        )  # fmt: skip
-        lines.append(start + " | ".join(numbers) + " |")
-    return "\n".join(lines) + "\n"
+HEADINGS = (
+    "noise", "epsilon", "method", "last", "best", "P-glob", "learning rate", "clip", "sigma", "server's epsilon"
+)  # fmt: skip
+
+
+def _table(folder: str, names: Sequence[str], cells: Mapping[str, Found]) -> str:
+    order = sorted(names, key=lambda name: (_place(folder, name), _rank(name, cells)))
+    return markdown(HEADINGS, (_row(folder, name, cells.get(name)) for name in order))
+
+
+def _row(folder: str, name: str, found: Found | None) -> tuple[str, ...]:
+    noise, epsilon = _place(folder, name)
+    start = noise or "none", f"{epsilon:g}" if epsilon else "-", NAMES[name.rpartition("/")[2]]
+    if found is None:
+        return (*start, "not run: no GPU time yet", *[""] * 6)
+    if not found.done:
+        return (*start, f"all {found.failed} failed: {found.runs[0]['error']}", *[""] * 6)
+    run = found.done[0]
+    train, privacy = run["experiment"]["train"], run["experiment"]["privacy"]
+    return (
+        *start, f"{spread(found.percent('last'))}{_seeds(found)}", spread(found.percent("best")),
+        spread(found.percent("personal_accuracy_last")), f"{train['learning_rate']:g}{rate_edge(name)}",
+        f"{privacy['clip']:g}" if noise else "-", f"{run['result']['noise_multiplier']:.2f}", _server(found.done),
+    )  # fmt: skip
 
 
 def _place(folder: str, name: str) -> tuple[str, float]:
@@ -130,13 +101,13 @@ def _place(folder: str, name: str) -> tuple[str, float]:
     return ("", 0.0) if parts[0] == "without-privacy" else (parts[1], float(parts[0].removeprefix("epsilon-")))
 
 
-def _rank(name: str, cells: Mapping[str, Any]) -> float:
+def _rank(name: str, cells: Mapping[str, Found]) -> float:
     """The best first."""
     values = cells[name].percent("last") if name in cells else []
     return -sum(values) / len(values) if values else 0.0
 
 
-def _seeds(found: Any) -> str:
+def _seeds(found: Found) -> str:
     return "" if len(found.done) == 3 else f" ({len(found.done)} seeds)"
 
 

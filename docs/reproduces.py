@@ -7,8 +7,7 @@ import json
 import statistics
 
 from paper_tables import ACCURACY, SIGMAS
-
-from results import NAMES, ROOT, Found, load, spread
+from runs_found import NAMES, ROOT, Found, load, markdown, spread
 
 MODES = {
     "udp-fedavg": "UDP-FedAvg",
@@ -61,33 +60,32 @@ def page() -> str:
 
 def differences(cells: dict[str, Found]) -> str:
     """Ours less the paper's, by method."""
-    lines = [
-        "## Ours less the paper's, in points",
-        "",
-        "Tuned rate, mean over the cells that were run, and from the least to the most.",
-        "",
-        "| method | cells | last | best |",
-        "|---|---|---|---|",
-    ]
+    said = (
+        "## Ours less the paper's, in points\n\n"
+        "Tuned rate, mean over the cells that were run, and from the least to the most.\n\n"
+    )
+    rows = []
     for method, name in NAMES.items():
         found = [(cells[cell], paper) for cell, paper in ACCURACY.items() if cell in cells and _is(cell, method)]
         if found:
-            columns = [
-                _range([statistics.fmean(each.percent(which)) - paper for each, paper in found])
-                for which in ("last", "best")
-            ]
-            lines.append(f"| {name} | {len(found)} | {columns[0]} | {columns[1]} |")
-    return "\n".join(lines) + "\n"
+            off = (
+                [statistics.fmean(each.percent(which)) - paper for each, paper in found] for which in ("last", "best")
+            )
+            rows.append((name, str(len(found)), *map(_range, off)))
+    return said + markdown(("method", "cells", "last", "best"), rows)
 
 
 def at_sigma_2(cells: dict[str, Found]) -> str:
     """FedCEO's last and best beside the paper's where the two differ most."""
-    lines = ["## FedCEO (vartheta > 1) at sigma_g = 2", "", "| cell | paper | last | best |", "|---|---|---|---|"]
-    for cell in sigma_2(cells):
-        found = cells[cell]
-        numbers = f"{ACCURACY[cell]:.2f} | {spread(found.percent('last'))} | {spread(found.percent('best'))}"
-        lines.append(f"| {cell.removeprefix('paper/').removesuffix('/sigma-2.0/fedceo')} | {numbers} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (
+            cell.removeprefix("paper/").removesuffix("/sigma-2.0/fedceo"), f"{ACCURACY[cell]:.2f}",
+            spread(cells[cell].percent("last")), spread(cells[cell].percent("best")),
+        )
+        for cell in sigma_2(cells)
+    ]  # fmt: skip
+    said = "## FedCEO (vartheta > 1) at sigma_g = 2\n\n"
+    return said + markdown(("cell", "paper", "last", "best"), rows)
 
 
 def sigma_2(cells: dict[str, Found]) -> list[str]:
@@ -105,8 +103,8 @@ def _range(values: list[float]) -> str:
 def at_the_papers_rate(cells: dict[str, Found]) -> str:
     """UDP-FedAvg and FedCEO at 0.1, from the trials of the tuning and the benchmark of the diverging runs."""
     trials = json.loads((ROOT / "results" / "paper" / "heterogeneity.trials.json").read_text())
-    rows = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
-    diverging = [row["best"] for row in rows if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
+    timed = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
+    diverging = [row["best"] for row in timed if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
     lenet5 = "paper/table1/cifar10-lenet5/sigma-2.0/udp-fedavg"
     of_lenet5 = json.loads((ROOT / "results" / "paper" / "table1" / "cifar10-lenet5.trials.json").read_text())
     (fedceo,) = (each for each in of_lenet5["sigma-2.0/fedceo"] if each["train.learning_rate"] == 0.1)
@@ -121,9 +119,8 @@ def at_the_papers_rate(cells: dict[str, Found]) -> str:
         "MLP on CIFAR-10, validation accuracy after the 60 rounds of the trial at 0.1, beside the paper's test",
         "accuracy:",
         "",
-        "| setting | UDP-FedAvg, ours | paper | FedCEO, ours | paper |",
-        "|---|---|---|---|---|",
     ]
+    rows = []
     for split in ("iid", "non-iid"):
         for sigma in SIGMAS:
             columns = []
@@ -134,14 +131,14 @@ def at_the_papers_rate(cells: dict[str, Found]) -> str:
                     f"{100 * trial['validation_accuracy']:.1f}",
                     f"{ACCURACY[f'paper/heterogeneity/{name}']:.1f}",
                 ]
-            lines.append(f"| {split}, sigma_g = {sigma} | " + " | ".join(columns) + " |")
-    lines += [
-        "",
+            rows.append((f"{split}, sigma_g = {sigma}", *columns))
+    after = [
         "There the two methods are the same to within half a point: at that rate smoothing changes nothing in the",
         "first 60 rounds. Two label shards come out lower than in the paper, which takes a larger lambda for FedCEO",
         "there that it does not tell.",
     ]
-    return "\n".join(lines) + "\n"
+    head = ("setting", "UDP-FedAvg, ours", "paper", "FedCEO, ours", "paper")
+    return "\n".join([*lines, markdown(head, rows), *after]) + "\n"
 
 
 def modes(cells: dict[str, Found]) -> str:
@@ -157,22 +154,19 @@ def modes(cells: dict[str, Found]) -> str:
         if not any(name.startswith(f"{folder}/") for name in cells):
             parts += ["", f"`{folder}`: not run, no GPU time yet."]
             continue
-        parts += [
-            "",
-            f"### {model}",
-            "",
-            "| sigma_g | rate | " + " | ".join(MODES) + " |",
-            "|---" * (len(MODES) + 2) + "|",
+        rows = [
+            (sigma, rate, *(_last_and_best(cells.get(_mode(folder, sigma, mode, rate))) for mode in MODES))
+            for sigma in SIGMAS
+            for rate in RATES
         ]
-        for sigma in SIGMAS:
-            for rate in RATES:
-                found = [cells.get(f"{folder}/sigma-{sigma}/{mode},train.learning_rate={rate}") for mode in MODES]
-                shown = [
-                    f"{spread(f.percent('last'))} ({spread(f.percent('best'))})" if f else "not run" for f in found
-                ]
-                parts.append(f"| {sigma} | {rate} | " + " | ".join(shown) + " |")
+        parts += ["", f"### {model}", "", markdown(("sigma_g", "rate", *MODES), rows).rstrip()]
     parts += ["", *(f"- `{mode}`: {what}" for mode, what in MODES.items())]
     return "\n".join(parts) + "\n"
+
+
+def _mode(folder: str, sigma: str, mode: str, rate: str) -> str:
+    """The cell's name as `fedceo sweep --grid` gives it."""
+    return f"{folder}/sigma-{sigma}/{mode},train.learning_rate={rate}"
 
 
 def _last_and_best(found: Found | None) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from beyond_paper import FOLDERS, NAMES
+from runs_found import NAMES as PAPER_NAMES
+from runs_found import Found, files, load
 
 from fedceo.config import Experiment
 from fedceo.report.figures import accuracy_curves
 from fedceo.report.loading import Group, LoadedRun
 from fedceo.report.style import COLOURS, Array, Drawing, light_grid, panels, styled
-from results import NAMES as PAPER_NAMES
-from results import Found, files, load
 
 DOCS = Path(__file__).resolve().parent
 CURVES = {"lenet5-sigma-2": "paper/table1/cifar10-lenet5/sigma-2.0"}

@@ -7,25 +7,11 @@ rates were chosen. A cell is an experiment file; one without runs is shown as no
 """
 
 import json
-import math
-import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import beyond_paper
 from paper_tables import ACCURACY, AUTHORS_PROGRAM, HOURS
-from scipy import stats
-
-ROOT = Path(__file__).resolve().parent.parent
-NEAR_CHANCE = 0.015
-"""A run whose last accuracy is this near to guessing, or nearer, has collapsed."""
-
-NAMES = {
-    "fedavg": "FedAvg, no privacy", "udp-fedavg": "UDP-FedAvg", "ppsgd": "PPSGD", "centaur": "CENTAUR",
-    "fedceo-ratio-1": "FedCEO, vartheta = 1", "fedceo": "FedCEO, vartheta > 1",
-}  # fmt: skip
+from runs_found import NAMES, ROOT, Found, files, load, markdown, rate_edge, spread, tally
 
 TABLES = {
     "paper/heterogeneity": ("MLP on CIFAR-10, iid and two label shards a client", "Appendix C, heterogeneity"),
@@ -78,60 +64,6 @@ How to read them:
 """
 
 
-@dataclass(frozen=True)
-class Found:
-    """The runs of one cell."""
-
-    runs: list[dict[str, Any]]
-
-    def percent(self, name: str) -> list[float]:
-        values = [run["result"]["accuracy"].get(name) for run in self.done]
-        return [100 * value for value in values if value is not None]
-
-    def by_seed(self, name: str) -> dict[int, float]:
-        return dict(zip((run["seed"] for run in self.done), self.percent(name), strict=True))
-
-    def unsmoothed(self) -> list[float]:
-        """Test accuracies in percent in the last round measured that had no smoothing; of FedCEO's runs alone."""
-        found = []
-        for run in self.done:
-            method, curves = run["experiment"]["method"], run["curves"]
-            if method["name"] == "fedceo":
-                measured = zip(curves["round"], curves["test_accuracy"], strict=True)
-                found += [100 * value for t, value in measured if t % method["interval"]][-1:]
-        return found
-
-    @property
-    def done(self) -> list[dict[str, Any]]:
-        return [run for run in self.runs if "result" in run]
-
-    @property
-    def failed(self) -> int:
-        return len(self.runs) - len(self.done)
-
-    @property
-    def collapsed(self) -> int:
-        return sum(run["result"]["accuracy"]["last"] <= 1 / run["result"]["classes"] + NEAR_CHANCE for run in self.done)
-
-    @property
-    def epsilon(self) -> float | None:
-        found = [row["epsilon"] for run in self.done for row in run["result"]["privacy"][:1]]
-        known = [epsilon for epsilon in found if epsilon is not None]
-        return max(known) if known else None
-
-
-def load() -> dict[str, Found]:
-    """Every cell that has runs, by the path of its experiment file."""
-    cells: dict[str, list[dict[str, Any]]] = {}
-    for file in sorted((ROOT / "results").rglob("*.json")):
-        if file.name.endswith(".trials.json") or file.name == "theory.json":  # that one is docs/theory.md's
-            continue
-        folder = file.relative_to(ROOT / "results").with_suffix("").as_posix()
-        for run in json.loads(file.read_text()):
-            cells.setdefault(f"{folder}/{run['name'].removesuffix('/tuned')}", []).append(run)
-    return {name: Found(runs) for name, runs in cells.items()}
-
-
 def page() -> str:
     cells = load()
     parts = [HEAD, verdict(cells)]
@@ -139,7 +71,7 @@ def page() -> str:
         parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}`.\n\n{table(folder, cells)}")
         if folder == "paper/table1/cifar10-lenet5":
             parts.append(LENET5 + smaller_rate())
-    parts += [times(cells), beyond_paper.section(cells, files, spread, tally, rate_edge)]
+    parts += [times(cells), beyond_paper.section(cells)]
     return "\n".join(parts)
 
 
@@ -154,29 +86,18 @@ def smaller_rate() -> str:
     )
 
 
-def files(folder: str) -> list[str]:
-    found = (ROOT / "experiments" / folder).rglob("*.toml")
-    return sorted((f.relative_to(ROOT / "experiments").with_suffix("").as_posix() for f in found), key=_order)
-
-
-def _order(name: str) -> tuple[str, int, str]:
-    folder, _, method = name.rpartition("/")
-    known = list(NAMES)
-    return folder, known.index(method) if method in known else len(known), method
-
-
 def table(folder: str, cells: dict[str, Found]) -> str:
     names = files(folder)
     if not any(name in cells for name in names):
         return f"Not run ({len(names)} cells): {NOT_RUN.get(folder, NO_TIME)}.\n"
     head = ("setting", "method", "paper", "last", "best", "unsmoothed", "P-loc", "collapsed", "rate", "epsilon")
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in names:
-        setting, _, method = name.removeprefix(folder).strip("/").rpartition("/")
-        paper = f"{ACCURACY[name]:.2f}" if name in ACCURACY else "-"
-        numbers = ours(cells.get(name), rate_edge(name))
-        lines.append("| " + " | ".join((setting or "-", NAMES.get(method, method), paper, *numbers)) + " |")
-    return "\n".join(lines) + "\n"
+    return markdown(head, (_row(folder, name, cells) for name in names))
+
+
+def _row(folder: str, name: str, cells: dict[str, Found]) -> tuple[str, ...]:
+    setting, _, method = name.removeprefix(folder).strip("/").rpartition("/")
+    paper = f"{ACCURACY[name]:.2f}" if name in ACCURACY else "-"
+    return setting or "-", NAMES.get(method, method), paper, *ours(cells.get(name), rate_edge(name))
 
 
 def ours(found: Found | None, edge: str) -> tuple[str, ...]:
@@ -191,92 +112,57 @@ def ours(found: Found | None, edge: str) -> tuple[str, ...]:
     return (*map(spread, shown), count, rate, epsilon)
 
 
-def rate_edge(name: str) -> str:
-    """ ", edge" where the rate that the trials chose for an experiment is the least or the largest that was tried."""
-    for parent in Path(name).parents:
-        file = ROOT / "results" / f"{parent.as_posix()}.trials.json"
-        if file.exists():
-            trials = json.loads(file.read_text()).get(name.removeprefix(f"{parent.as_posix()}/"), [])
-            rates = [trial["train.learning_rate"] for trial in trials]
-            best = max(trials, key=lambda trial: trial["validation_accuracy"], default=None)
-            return ", edge" if best and best["train.learning_rate"] in (min(rates), max(rates)) else ""
-    return ""
+VERDICT = """## FedCEO against the others
 
+Settings that the paper has in which FedCEO's last accuracy is above, level with or below that of a method.
+Runs of one seed share clients, cohorts and batches, so their differences are compared: level is where the
+95 % interval of their mean (Student's t) holds 0. Settings with one seed do not count; most of Table 1 has
+not been run. Where clients' data differ, PPSGD and CENTAUR are better on clients' own records (P-loc), which
+is what they are for. The one setting that vartheta = 1 wins is LeNet-5: see the caution below its table.
 
-def spread(values: list[float]) -> str:
-    if not values:
-        return "-"
-    mean = f"{statistics.fmean(values):.2f}"
-    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean} (one seed)"
+"""
 
 
 def verdict(cells: dict[str, Found]) -> str:
     """FedCEO against the others, where all have several seeds."""
-    lines = [
-        "## FedCEO against the others",
-        "",
-        "Settings that the paper has in which FedCEO's last accuracy is above, level with or below that of a method.",
-        "Runs of one seed share clients, cohorts and batches, so their differences are compared: level is where the",
-        "95 % interval of their mean (Student's t) holds 0. Settings with one seed do not count; most of Table 1 has",
-        "not been run. Where clients' data differ, PPSGD and CENTAUR are better on clients' own records (P-loc), which",
-        "is what they are for. The one setting that vartheta = 1 wins is LeNet-5: see the caution below its table.",
-        "",
-        "| | against | above | level | below |",
-        "|---|---|---|---|---|",
-    ]
     paper = {name: found for name, found in cells.items() if name in ACCURACY}
-    for method in ("fedceo-ratio-1", "fedceo"):
-        for other in ("udp-fedavg", "ppsgd", "centaur"):
-            above, level, below = tally(paper, method, other)
-            lines.append(f"| {NAMES[method]} | {NAMES[other]} | {above} | {level} | {below} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (NAMES[method], NAMES[other], *map(str, tally(paper, method, other)))
+        for method in ("fedceo-ratio-1", "fedceo")
+        for other in ("udp-fedavg", "ppsgd", "centaur")
+    ]
+    return VERDICT + markdown(("", "against", "above", "level", "below"), rows)
 
 
-def tally(cells: Mapping[str, Found], method: str, other: str) -> tuple[int, int, int]:
-    """In how many settings, folders of experiments, a method ends above, level with and below another."""
-    outcomes = []
-    for name, found in cells.items():
-        folder, _, which = name.rpartition("/")
-        rival = cells.get(f"{folder}/{other}")
-        if which == method and rival is not None and min(len(found.done), len(rival.done)) > 1:
-            outcomes.append(compare(found.by_seed("last"), rival.by_seed("last")))
-    return outcomes.count("above"), outcomes.count("level"), outcomes.count("below")
+TIMES = """## Time
 
+300 rounds with evaluation every 5. Paper: one RTX 4090. Ours: alone on one {machine}
+(`benchmarks/gpu_cifar10.py`), or, after <, the quickest run in `results/`, which shared the GPU with others
+and was evaluated every 10. The authors' program was timed once on the same kind of GPU.
 
-def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
-    """above, level or below, by the differences of runs with the same seed."""
-    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    if abs(mean) <= stats.t.ppf(0.975, len(differences) - 1) * error:
-        return "level"
-    return "above" if mean > 0 else "below"
+"""
 
 
 def times(cells: dict[str, Found]) -> str:
     """The paper's hours and our seconds, from the benchmark that ran each alone on the machine."""
     measured = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())
     alone = {row["run"].partition(",")[0]: row["seconds"] for row in measured["rows"] if row["seconds"]}
-    lines = [
-        "## Time",
-        "",
-        f"300 rounds with evaluation every 5. Paper: one RTX 4090. Ours: alone on one {measured['machine']}",
-        "(`benchmarks/gpu_cifar10.py`), or, after <, the quickest run in `results/`, which shared the GPU with others",
-        "and was evaluated every 10. The authors' program was timed once on the same kind of GPU.",
-        "",
-        "| | method | paper, hours | authors' program, hours | ours, seconds |",
-        "|---|---|---|---|---|",
-    ]
-    for setting, hours in HOURS.items():
-        for method, paper in hours.items():
-            found = alone.get(method.replace("udp-fedavg", "UDP-FedAvg").replace("fedceo", "FedCEO"))
-            ours = "not run"
-            if setting.startswith("CIFAR"):
-                runs = cells[f"paper/table1/cifar10-lenet5/sigma-2.0/{method}"].done
-                ours = f"{found:.1f}" if found else f"< {min(run['result']['seconds'] for run in runs):.0f}"
-            theirs = AUTHORS_PROGRAM.get((setting, method), "not run")
-            lines.append(f"| {setting} | {NAMES[method]} | {paper} | {theirs} | {ours} |")
-    return "\n".join(lines) + "\n"
+
+    def seconds(setting: str, method: str) -> str:
+        if not setting.startswith("CIFAR"):
+            return "not run"
+        found = alone.get(method.replace("udp-fedavg", "UDP-FedAvg").replace("fedceo", "FedCEO"))
+        runs = cells[f"paper/table1/cifar10-lenet5/sigma-2.0/{method}"].done
+        return f"{found:.1f}" if found else f"< {min(run['result']['seconds'] for run in runs):.0f}"
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for setting, hours in HOURS.items():
+            for method, paper in hours.items():
+                theirs = AUTHORS_PROGRAM.get((setting, method), "not run")
+                yield setting, NAMES[method], paper, theirs, seconds(setting, method)
+
+    head = ("", "method", "paper, hours", "authors' program, hours", "ours, seconds")
+    return TIMES.format(machine=measured["machine"]) + markdown(head, rows())
 
 
 if __name__ == "__main__":

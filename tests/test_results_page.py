@@ -112,14 +112,16 @@ def test_pictures_show_what_the_files_say(results: ModuleType) -> None:
 
 
 def test_above_level_and_below_go_by_the_differences_of_seeds(results: ModuleType) -> None:
+    compare = importlib.import_module("runs_found").compare
+
     def seeds(*values: float) -> dict[int, float]:
         return dict(enumerate(values))
 
-    assert results.compare(seeds(50.0, 50.2, 49.8), seeds(40.0, 40.1, 39.9)) == "above"
-    assert results.compare(seeds(50.0, 55.0, 45.0), seeds(50.5, 53.0, 46.0)) == "level"
-    assert results.compare(seeds(49.5, 54.4, 44.6), seeds(50.0, 55.0, 45.0)) == "below", "by little, but always"
-    assert results.compare(seeds(10.0, 10.0, 10.0), seeds(10.0, 10.0, 10.0)) == "level"
-    assert results.compare({0: 1.0, 1: 1.1, 7: 90.0}, {0: 2.0, 1: 2.1, 2: 3.0}) == "below", "seeds of both alone"
+    assert compare(seeds(50.0, 50.2, 49.8), seeds(40.0, 40.1, 39.9)) == "above"
+    assert compare(seeds(50.0, 55.0, 45.0), seeds(50.5, 53.0, 46.0)) == "level"
+    assert compare(seeds(49.5, 54.4, 44.6), seeds(50.0, 55.0, 45.0)) == "below", "by little, but always"
+    assert compare(seeds(10.0, 10.0, 10.0), seeds(10.0, 10.0, 10.0)) == "level"
+    assert compare({0: 1.0, 1: 1.1, 7: 90.0}, {0: 2.0, 1: 2.1, 2: 3.0}) == "below", "seeds of both alone"
 
 
 def test_fedceo_is_also_shown_where_it_was_not_just_smoothed(results: ModuleType) -> None:

@@ -1,0 +1,137 @@
+"""The runs in results/, which the pages made of them share: what was run, how it came out, who ended above whom."""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parent.parent
+NEAR_CHANCE = 0.015
+"""A run whose last accuracy is this near to guessing, or nearer, has collapsed."""
+
+NAMES = {
+    "fedavg": "FedAvg, no privacy", "udp-fedavg": "UDP-FedAvg", "ppsgd": "PPSGD", "centaur": "CENTAUR",
+    "fedceo-ratio-1": "FedCEO, vartheta = 1", "fedceo": "FedCEO, vartheta > 1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs of one cell."""
+
+    runs: list[dict[str, Any]]
+
+    def percent(self, name: str) -> list[float]:
+        values = [run["result"]["accuracy"].get(name) for run in self.done]
+        return [100 * value for value in values if value is not None]
+
+    def by_seed(self, name: str) -> dict[int, float]:
+        return dict(zip((run["seed"] for run in self.done), self.percent(name), strict=True))
+
+    def unsmoothed(self) -> list[float]:
+        """Test accuracies in percent in the last round measured that had no smoothing; of FedCEO's runs alone."""
+        found = []
+        for run in self.done:
+            method, curves = run["experiment"]["method"], run["curves"]
+            if method["name"] == "fedceo":
+                measured = zip(curves["round"], curves["test_accuracy"], strict=True)
+                found += [100 * value for t, value in measured if t % method["interval"]][-1:]
+        return found
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        return [run for run in self.runs if "result" in run]
+
+    @property
+    def failed(self) -> int:
+        return len(self.runs) - len(self.done)
+
+    @property
+    def collapsed(self) -> int:
+        return sum(run["result"]["accuracy"]["last"] <= 1 / run["result"]["classes"] + NEAR_CHANCE for run in self.done)
+
+    @property
+    def epsilon(self) -> float | None:
+        found = [row["epsilon"] for run in self.done for row in run["result"]["privacy"][:1]]
+        known = [epsilon for epsilon in found if epsilon is not None]
+        return max(known) if known else None
+
+
+def load() -> dict[str, Found]:
+    """Every cell that has runs, by the path of its experiment file."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted((ROOT / "results").rglob("*.json")):
+        if file.name.endswith(".trials.json") or file.name == "theory.json":  # that one is docs/theory.md's
+            continue
+        folder = file.relative_to(ROOT / "results").with_suffix("").as_posix()
+        for run in json.loads(file.read_text()):
+            cells.setdefault(f"{folder}/{run['name'].removesuffix('/tuned')}", []).append(run)
+    return {name: Found(runs) for name, runs in cells.items()}
+
+
+def files(folder: str) -> list[str]:
+    found = (ROOT / "experiments" / folder).rglob("*.toml")
+    return sorted((f.relative_to(ROOT / "experiments").with_suffix("").as_posix() for f in found), key=_order)
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    folder, _, method = name.rpartition("/")
+    known = list(NAMES)
+    return folder, known.index(method) if method in known else len(known), method
+
+
+def tally(cells: Mapping[str, Found], method: str, other: str) -> tuple[int, int, int]:
+    """In how many settings, folders of experiments, a method ends above, level with and below another."""
+    outcomes = []
+    for name, found in cells.items():
+        folder, _, which = name.rpartition("/")
+        rival = cells.get(f"{folder}/{other}")
+        if which == method and rival is not None and min(len(found.done), len(rival.done)) > 1:
+            outcomes.append(compare(found.by_seed("last"), rival.by_seed("last")))
+    return outcomes.count("above"), outcomes.count("level"), outcomes.count("below")
+
+
+def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    """above, level or below, by the differences of runs with the same seed."""
+    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    if abs(mean) <= stats.t.ppf(0.975, len(differences) - 1) * error:
+        return "level"
+    return "above" if mean > 0 else "below"
+
+
+def rate_edge(name: str) -> str:
+    """A remark where the rate that the trials chose for an experiment is the least or the largest that was tried."""
+    for parent in Path(name).parents:
+        file = ROOT / "results" / f"{parent.as_posix()}.trials.json"
+        if file.exists():
+            trials = _read(file).get(name.removeprefix(f"{parent.as_posix()}/"), [])
+            rates = [trial["train.learning_rate"] for trial in trials]
+            best = max(trials, key=lambda trial: trial["validation_accuracy"], default=None)
+            return ", edge" if best and best["train.learning_rate"] in (min(rates), max(rates)) else ""
+    return ""
+
+
+@cache
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+def spread(values: list[float]) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean} (one seed)"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
