@@ -5,7 +5,7 @@ from pathlib import Path
 from fedceo.config import Experiment
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur, JainAnil
-from fedceo.simulation.spending import solve_noise
+from fedceo.simulation.spending import with_solved_noise
 
 
 def check_carried(experiment: Experiment) -> None:
@@ -60,11 +60,6 @@ def for_deployment(experiment: Experiment) -> Experiment:
     if target is None:
         return system
     assert data.clients is not None
-    solved = {"noise_multiplier": solve_noise(system, [1] * data.clients), "target_epsilon": None}
     remark = f"noise multiplier solved for an epsilon of {target:g} of the {system.privacy.observer}"
-    return system.model_copy(
-        update={
-            "privacy": system.privacy.model_copy(update=solved),
-            "note": f"{system.note}; {remark}" if system.note else remark,
-        }
-    )
+    note = f"{system.note}; {remark}" if system.note else remark
+    return with_solved_noise(system, [1] * data.clients).model_copy(update={"note": note})

@@ -49,7 +49,8 @@ class CarefulGrid(Grid):
         sent = list(messages)
         names = [name or "" for name in self.grid.push_messages(sent)]
         for message, name in zip(sent, names, strict=bool(names)):  # none at all where they are too large together
-            self._asked[name] = message.metadata.dst_node_id, message.metadata.message_type
+            if name:
+                self._asked[name] = message.metadata.dst_node_id, message.metadata.message_type
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -102,6 +102,15 @@ def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
         spec = worst
 
 
+def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experiment:
+    """The same experiment with the noise multiplier in the place of a target epsilon, where it has one."""
+    privacy = experiment.privacy
+    if privacy.target_epsilon is None:
+        return experiment
+    solved = {"noise_multiplier": solve_noise(experiment, sizes), "target_epsilon": None}
+    return experiment.model_copy(update={"privacy": privacy.model_copy(update=solved)})
+
+
 def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
     """Who would learn what if everything went as planned."""
     from fedceo.privacy.accounting import account

@@ -36,15 +36,12 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     own = {
         name: [r[name] for r in measured if r.get(name) is not None] for name in ("local_accuracy", "personal_accuracy")
     }
-    between = [r for r in measured if not r.get("smoothed")][-1:] if measured[-1].get("smoothed") else None
-    unsmoothed = (
-        {}
-        if between is None
-        else {
-            "last_unsmoothed": between[0]["test_accuracy"] if between else None,
-            "last_unsmoothed_round": between[0]["round"] if between else None,
-        }
-    )
+    unsmoothed = {}
+    if measured[-1].get("smoothed"):
+        between = next((r for r in reversed(measured) if not r.get("smoothed")), {})
+        unsmoothed = {
+            "last_unsmoothed": between.get("test_accuracy"), "last_unsmoothed_round": between.get("round"),
+        }  # fmt: skip
     return (
         unsmoothed
         | {f"{name}_last": values[-1] if values else None for name, values in own.items()}

@@ -17,7 +17,7 @@ from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, DPFedSGD, FedCEO, FedProx, JainAnil
 from fedceo.sections import Data
 from fedceo.simulation.folder import RunFolder, write_whole
-from fedceo.simulation.spending import solve_noise
+from fedceo.simulation.spending import with_solved_noise
 from fedceo.studies.cells import Cell, combinations
 from fedceo.studies.sweep import OnCell, run_cell, sweep
 
@@ -102,9 +102,7 @@ def tune_on_grid(
 def _shortened(experiment: Experiment, rounds: int) -> Experiment:
     """The first rounds of the experiment: a target epsilon would allow fewer rounds less noise."""
     if experiment.privacy.target_epsilon is not None:
-        sigma = solve_noise(experiment, _sizes(experiment.data, experiment.seed))
-        solved = {"noise_multiplier": sigma, "target_epsilon": None}
-        experiment = experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=solved)})
+        experiment = with_solved_noise(experiment, _sizes(experiment.data, experiment.seed))
     return changed(experiment, {"train.rounds": rounds})
 
 
