@@ -78,9 +78,7 @@ class LocalGrid(Grid):
         return [self._push(message) for message in messages]
 
     def _push(self, message: Message) -> str:
-        name = (
-            f"message {999_999 - len(self.seen)}"  # so that replies come in another order than asked, as by a network
-        )
+        name = f"message {999_999 - len(self.seen)}"  # read in another order than asked, as by a network
         message.metadata.__dict__["_message_id"] = name
         self.seen.append(message)
         node = self.nodes[message.metadata.dst_node_id]

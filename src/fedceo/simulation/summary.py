@@ -36,9 +36,9 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     own = {
         name: [r[name] for r in measured if r.get(name) is not None] for name in ("local_accuracy", "personal_accuracy")
     }
-    unsmoothed = {}
+    unsmoothed: dict[str, Any] = {}
     if measured[-1].get("smoothed"):
-        between = next((r for r in reversed(measured) if not r.get("smoothed")), {})
+        between = next((r for r in reversed(measured) if not r.get("smoothed")), dict[str, Any]())
         unsmoothed = {
             "last_unsmoothed": between.get("test_accuracy"), "last_unsmoothed_round": between.get("round"),
         }  # fmt: skip
