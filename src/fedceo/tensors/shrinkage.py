@@ -14,8 +14,6 @@ in the lowest precision for which that is small enough: that of the input, then 
 """
 
 import math
-from functools import lru_cache
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -109,23 +107,12 @@ def filter_by_sign(gram: Tensor, tau: Floats, largest: Floats, tolerance: float)
     """
     condition = np.maximum(largest / tau**2, 1.0)
     reach = np.maximum(condition - 1, 1.0)
-    factors = _columns(gram, tau**-2, 1 / reach, 1 / condition)
-    sign_from = _round_below(min(0.5, float((4 * tolerance / (tau * reach)).min())))
-    root_from = _round_below(float(condition.max()) ** -0.5)
-    if gram.is_cuda:
-        stream = torch.cuda.current_stream(gram.device).cuda_stream
-        return _captured(tuple(gram.shape), gram.dtype, gram.device, stream, sign_from, root_from)(gram, factors)
-    return _products(gram, factors, sign_from, root_from)
-
-
-def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float) -> Tensor:
-    """The iterations of `filter_by_sign`, for eigenvalues of magnitude sign_from to 1 and root_from^2 to 1."""
-    to_tau, to_reach, to_one = factors
+    to_tau, to_reach, to_one = _columns(gram, tau**-2, 1 / reach, 1 / condition)
     identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
     # no addcmul and no negation here: torch compiles those for complex numbers when first used, for seconds
     y = gram * to_tau - identity
     x = y * to_reach
-    low = sign_from
+    low = min(0.5, float((4 * tolerance / (tau * reach)).min()))
     while 1 - low > 1e-6:
         a = _scaling(low)
         x = torch.baddbmm(x, x, torch.bmm(x, x), beta=1.5 * a, alpha=-0.5 * a**3)
@@ -133,7 +120,7 @@ def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float)
     m = torch.baddbmm(y + 2 * identity, y, x)
 
     root, inverse = (m + m.mH) * (to_one / 4), identity
-    low = root_from
+    low = float(condition.max()) ** -0.5
     while 1 - low > 1e-7:
         a = _scaling(low)
         low = _cubic(a, low)
@@ -142,39 +129,6 @@ def _products(gram: Tensor, factors: Tensor, sign_from: float, root_from: float)
         inverse = step if inverse is identity else torch.bmm(step, inverse)
         root = torch.bmm(root, step)
     return identity - inverse * to_one.sqrt()
-
-
-class _Captured:
-    """`_products` as a CUDA graph: a hundred launches of small kernels would take the host longer than the GPU."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *starts: float) -> None:
-        self.gram = torch.eye(shape[1], dtype=dtype, device=device).expand(shape).clone()
-        self.factors = torch.ones(3, shape[0], 1, 1, dtype=self.gram.real.dtype, device=device)
-        self.lock = Lock()
-        _products(self.gram, self.factors, *starts)  # cuBLAS sets itself up, which must not be captured
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = _products(self.gram, self.factors, *starts)
-
-    def __call__(self, gram: Tensor, factors: Tensor) -> Tensor:
-        with self.lock:  # the graph has one set of buffers
-            self.gram.copy_(gram)
-            self.factors.copy_(factors)
-            self.graph.replay()
-            return self.result.clone()
-
-
-@lru_cache(maxsize=64)
-def _captured(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, stream: int, sign_from: float, root_from: float
-) -> _Captured:
-    """One graph for each stream, shape and number of iterations."""
-    return _Captured(shape, dtype, device, sign_from, root_from)
-
-
-def _round_below(x: float) -> float:
-    """A power of 16: a few iterations too many cost less than a new graph whenever weights or threshold have grown."""
-    return 16.0 ** math.floor(math.log2(x) / 4)
 
 
 def _scaling(low: float) -> float:
