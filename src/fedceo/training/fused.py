@@ -18,34 +18,45 @@ from fedceo.training.cohort import Cohort
 from fedceo.training.work import Weights, Work
 
 SUM = {"TILE": 512, "AT_ONCE": 8, "num_warps": 4}
+SUM_SMALL = {"TILE": 64, "AT_ONCE": 32, "num_warps": 4}
+"""Of fewer than SMALL entries, so that there are programs enough."""
+SMALL = 2**14
+UNPOOL = {"TILE": 1024, "num_warps": 4}
 STEP = {"num_warps": 2}
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the kernels of a convolution cut up their work; the narrow ones are for images of fewer than 16 channels."""
+    """How the kernels of a convolution cut up their work; the narrow ones are for images of fewer than 16 channels.
+
+    TILE counts rows of a product; of those, one pooled value takes as many as are pooled. `most` is how many sums a
+    warp can hold in registers: where there are more columns, rows are fewer.
+    """
 
     forward: dict[str, int]
     forward_narrow: dict[str, int]
     back: dict[str, int]
     gradients: dict[str, int]
     gradients_narrow: dict[str, int]
+    most: int
 
 
 TILES = {
     "tf32": Tiles(
-        forward={"TILE": 32, "TILE_IN": 64, "num_warps": 2, "num_stages": 3},
-        forward_narrow={"TILE": 64, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
-        back={"TILE": 128, "TILE_OUT": 32, "num_warps": 8, "num_stages": 1},
-        gradients={"TILE": 32, "TILE_IN": 64, "num_warps": 2, "num_stages": 1},
-        gradients_narrow={"TILE": 16, "TILE_IN": 128, "num_warps": 4, "num_stages": 1},
+        forward={"TILE": 64, "TILE_IN": 32, "num_warps": 2, "num_stages": 2},
+        forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
+        back={"TILE": 128, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
+        gradients={"TILE": 16, "TILE_IN": 64, "num_warps": 1, "num_stages": 3},
+        gradients_narrow={"TILE": 16, "TILE_IN": 128, "num_warps": 1, "num_stages": 3},
+        most=4096,
     ),
     "tf32x3": Tiles(
-        forward={"TILE": 128, "TILE_IN": 32, "num_warps": 8, "num_stages": 3},
-        forward_narrow={"TILE": 64, "TILE_IN": 16, "num_warps": 4, "num_stages": 1},
-        back={"TILE": 128, "TILE_OUT": 32, "num_warps": 4, "num_stages": 1},
-        gradients={"TILE": 32, "TILE_IN": 128, "num_warps": 4, "num_stages": 1},
-        gradients_narrow={"TILE": 16, "TILE_IN": 64, "num_warps": 4, "num_stages": 1},
+        forward={"TILE": 256, "TILE_IN": 32, "num_warps": 8, "num_stages": 3},
+        forward_narrow={"TILE": 128, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
+        back={"TILE": 64, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
+        gradients={"TILE": 16, "TILE_IN": 64, "num_warps": 2, "num_stages": 3},
+        gradients_narrow={"TILE": 16, "TILE_IN": 128, "num_warps": 4, "num_stages": 3},
+        most=2048,
     ),
 }
 """By precision, those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
@@ -94,8 +105,9 @@ class FusedLinearPass:
         self.mask = mask if block.masked else None
         clients, slots, size = self.y.shape
         if block.bias or block.relu or self.mask is not None:
+            bias = weights[block.bias] if block.bias else self.y
             row_kernels.activate[(clients * slots, triton.cdiv(size, 512))](
-                self.y, weights[block.bias].contiguous() if block.bias else self.y, self._mask, slots, size,
+                self.y, bias, self._mask, slots, size, bias.stride(0),
                 BIAS=block.bias is not None, MASK=self.mask is not None, RELU=block.relu, TILE=512,
             )  # fmt: skip
 
@@ -155,27 +167,38 @@ class FusedConvPass:
         self.winner = torch.empty_like(y, dtype=torch.int8)
         self.y = y.permute(0, 1, 4, 2, 3)
         self.sizes: dict[str, Any] = {
-            "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "ROWS": rows, "COLUMNS": columns, "OUT": out,
-            "SIDE": side, "PADDING": padding, "POOL": block.pool, "PRECISION": precision(),
+            "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "OUT": out, "SIDE": side, "PADDING": padding,
+            "PRECISION": precision(),
         }  # fmt: skip
         self.taps = side * side
         self.tiles = TILES[self.sizes["PRECISION"]]
-        tiles = self.tiles.forward_narrow if channels < 16 else self.tiles.forward
-        grid = (clients, triton.cdiv(self.slots * rows * columns, tiles["TILE"]), triton.cdiv(out, _tile(out)))
+        tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
+        offsets = triton.next_power_of_2(block.pool**2)
+        pairs = max(1, tiles["TILE"] // offsets)
+        grid = (clients, triton.cdiv(self.slots * rows * columns, pairs), triton.cdiv(out, _tile(out)))
+        bias = weights[block.bias] if block.bias else x
         kernels.forward[grid](
-            x, self.weight, weights[block.bias].contiguous() if block.bias else x, y, self.winner, counts, self.slots,
-            **self.sizes, **tiles, TILE_OUT=_tile(out), STRIDE=stride, RELU=block.relu, BIAS=block.bias is not None,
+            x, self.weight, bias, y, self.winner, counts, self.slots, bias.stride(0),
+            **self.sizes, **tiles | {"TILE": pairs}, ROWS=rows, COLUMNS=columns, POOL=block.pool, OFFSETS=offsets,
+            TILE_OUT=_tile(out), STRIDE=stride, RELU=block.relu, BIAS=block.bias is not None,
         )  # fmt: skip
 
     def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
-        self.dy = _channels_last(dy)
+        clients, slots, channels, height, width = self.x.shape
+        _, _, out, rows, columns = self.y.shape
+        pool = self.block.pool
+        self.dz = dy.new_empty(clients, slots, rows * pool, columns * pool, out)
+        kernels.unpool[(clients * slots, triton.cdiv(self.dz[0, 0].numel(), UNPOOL["TILE"]))](
+            _channels_last(dy), self.winner, self.dz, self.counts, slots,
+            ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool, **UNPOOL,
+        )  # fmt: skip
+        self.sizes |= {"ROWS": rows * pool, "COLUMNS": columns * pool}
         if not onwards:
             return None
-        clients, slots, channels, height, width = self.x.shape
         dx, tiles = torch.empty_like(self.x), self.tiles.back  # in the same order in memory
         grid = (clients, triton.cdiv(slots * height * width, tiles["TILE"]), triton.cdiv(channels, _tile(channels)))
         kernels.input_gradients[grid](
-            self.dy, self.winner, self.weight, dx, self.counts, slots, **self.sizes, **tiles, TILE_IN=_tile(channels)
+            self.dz, self.weight, dx, self.counts, slots, **self.sizes, **tiles, TILE_IN=_tile(channels)
         )
         return dx
 
@@ -194,7 +217,11 @@ class FusedConvPass:
 
     @property
     def _tiles(self) -> dict[str, int]:
-        return self.tiles.gradients_narrow if self.x.shape[2] < 16 else self.tiles.gradients
+        narrow = self.x.shape[2] < 16
+        return self._fitted(self.tiles.gradients_narrow if narrow else self.tiles.gradients, "TILE_IN")
+
+    def _fitted(self, tiles: dict[str, int], rows: str) -> dict[str, int]:
+        return tiles | {rows: min(tiles[rows], self.tiles.most * tiles["num_warps"] // _tile(self.sizes["OUT"]))}
 
     def _gradients(self, group: int) -> Tensor:
         """Forms the gradients of `group` records at a time; returns their squared norms, (groups, parts)."""
@@ -205,7 +232,7 @@ class FusedConvPass:
         self.each_bias = self.x.new_empty(groups, out)
         squares = self.x.new_empty(groups, parts[0] * parts[1])
         kernels.weight_gradients[(groups, *parts)](
-            self.x, self.dy, self.winner, self.each, self.each_bias, squares, self.counts, self.slots, group,
+            self.x, self.dz, self.each, self.each_bias, squares, self.counts, self.slots, group,
             **self.sizes, **self._tiles, TILE_OUT=_tile(out), STRIDE=self.block.stride[0],
             BIAS=self.block.bias is not None,
         )  # fmt: skip
@@ -215,9 +242,11 @@ class FusedConvPass:
         self, each: Tensor, factors: Tensor | None, sums: Tensor, group: int, channels: int, taps: int
     ) -> None:
         out = self.sizes["OUT"]
-        kernels.weighted_sum[(len(self.x), triton.cdiv(taps * channels * out, SUM["TILE"]))](
+        size = taps * channels * out
+        tiles = SUM if size >= SMALL else SUM_SMALL
+        kernels.weighted_sum[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
             each, each if factors is None else factors, sums, self.counts, self.slots, group, sums.stride(0),
-            CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, **SUM,
+            CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, **tiles,
         )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Triton kernels for float32 on a GPU: convolutions of K clients at once, small stages fused, the step with its noise.
 
 A convolution runs with its ReLU and max-pooling as one implicit matrix product: patches are read where they lie, and
-of the pooled values the place of the winner is kept, -1 where ReLU cut it off. Going back needs no more: the
-gradient of a pooled value belongs to its winner. Images lie channels last. Filling beyond a client's count is skipped.
+of the pooled values the place of the winner is kept, -1 where ReLU cut it off. Going back needs no more. Images lie
+channels last. Filling beyond a client's count is skipped.
 
 Noise is a function of (key, step, entry): Philox 4x32 with the client's 64-bit key and (block of entries, step) as
 counter, turned into Gaussians by Box-Muller. The step that draws it and `fill_noise` agree on every number.
@@ -19,101 +19,127 @@ QUARTER = tl.constexpr(256)
 
 
 @triton.jit
+def _larger(value, place, other_value, other_place):
+    """The larger of two values with its place; the first of equal ones, NaN before any, as torch pools."""
+    takes = (other_value > value) | ((other_value != other_value) & (value == value))
+    takes = takes | ((other_value == value) & (other_place < place))
+    return tl.where(takes, other_value, value), tl.where(takes, other_place, place)
+
+
+@triton.jit
 def forward(
-    x, weight, bias, y, winner, counts, slots,
+    x, weight, bias, y, winner, counts, slots, bias_row,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr,
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr, OFFSETS: tl.constexpr,
     RELU: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT)."""
+    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT).
+
+    The OFFSETS values that are pooled, POOL^2 filled up to a power of two, are rows of one product, so that weights
+    are read once for all of them. They lie TILE rows apart: with 16 rows to a warp, one thread holds and compares them.
+    """
     PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
     client = tl.program_id(0)
-    pair = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    record = client * slots + pair // POSITIONS
-    row, column = pair % POSITIONS // COLUMNS, pair % COLUMNS
+    count = tl.load(counts + client).to(tl.int32)
+    item = tl.arange(0, OFFSETS * TILE)
+    of, offset = tl.program_id(1) * TILE + item % TILE, item // TILE
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
+    top = (of % POSITIONS // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
+    left = (of % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
+    record = (client * slots + of // POSITIONS).to(tl.int64)
+    corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
+    real = (of < count * POSITIONS) & (offset < POOL * POOL)
+    total = tl.zeros((OFFSETS * TILE, TILE_OUT), tl.float32)
+    if tl.program_id(1) * TILE < count * POSITIONS:
+        for start in range(0, PATCH, TILE_IN):
+            entry = start + tl.arange(0, TILE_IN)
+            down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
+            there = real[:, None] & (entry < PATCH)[None, :]
+            if PADDING > 0:
+                r, c = top[:, None] + down[None, :], left[:, None] + right[None, :]
+                there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
+            shift = (down * WIDTH + right) * CHANNELS + channel
+            patch = tl.load(x + (corner[:, None] + shift[None, :]), mask=there, other=0.0)
+            w = tl.load(
+                weight + (client * PATCH + entry)[:, None] * OUT + out[None, :],
+                mask=(entry < PATCH)[:, None] & (out < OUT)[None, :], other=0.0,
+            )  # fmt: skip
+            total = tl.dot(patch, w, total, input_precision=PRECISION)
+    if OFFSETS > POOL * POOL:
+        total = tl.where((offset < POOL * POOL)[:, None], total, float("-inf"))
+    places = tl.broadcast_to(offset[:, None], (OFFSETS * TILE, TILE_OUT))
+    best, which = tl.reduce(
+        (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(places, (OFFSETS, TILE, TILE_OUT))), 0, _larger
+    )
+    if BIAS:
+        best += tl.load(bias + client * bias_row + out, mask=out < OUT, other=0.0)[None, :]
+    pair = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = (pair < slots * POSITIONS)[:, None] & (out < OUT)[None, :]
     at = ((client * slots * POSITIONS + pair).to(tl.int64) * OUT)[:, None] + out[None, :]
-    real = pair < tl.load(counts + client) * POSITIONS
-    best = tl.full((TILE, TILE_OUT), float("-inf"), tl.float32)
-    which = tl.full((TILE, TILE_OUT), 0, tl.int8)
-    if tl.program_id(1) * TILE < tl.load(counts + client) * POSITIONS:
-        for offset in tl.static_range(POOL * POOL):
-            top = (row * POOL + offset // POOL) * STRIDE - PADDING
-            left = (column * POOL + offset % POOL) * STRIDE - PADDING
-            corner = (record.to(tl.int64) * HEIGHT + top) * (WIDTH * CHANNELS) + left * CHANNELS
-            total = tl.zeros((TILE, TILE_OUT), tl.float32)
-            for start in range(0, PATCH, TILE_IN):
-                entry = start + tl.arange(0, TILE_IN)
-                down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
-                there = real[:, None] & (entry < PATCH)[None, :]
-                if PADDING > 0:
-                    r, c = top[:, None] + down[None, :], left[:, None] + right[None, :]
-                    there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
-                shift = (down * WIDTH + right) * CHANNELS + channel
-                patch = tl.load(x + corner[:, None] + shift[None, :], mask=there, other=0.0)
-                w = tl.load(
-                    weight + (client * PATCH + entry)[:, None] * OUT + out[None, :],
-                    mask=(entry < PATCH)[:, None] & (out < OUT)[None, :], other=0.0,
-                )  # fmt: skip
-                total = tl.dot(patch, w, total, input_precision=PRECISION)
-            wins = (total > best) | (total != total)
-            best = tl.where(wins, total, best)
-            which = tl.where(wins, tl.full((TILE, TILE_OUT), offset, tl.int8), which)
-        if BIAS:
-            best += tl.load(bias + client * OUT + out, mask=out < OUT, other=0.0)[None, :]
-    cut = ~real[:, None] & inside
+    cut = (pair >= count * POSITIONS)[:, None] & inside
     if RELU:
         cut = cut | (best <= 0)
     tl.store(y + at, tl.where(cut, 0.0, best), mask=inside)
-    tl.store(winner + at, tl.where(cut, tl.full((TILE, TILE_OUT), -1, tl.int8), which), mask=inside)
+    tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
+
+
+@triton.jit
+def unpool(
+    dy, winner, dz, counts, slots,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr, POOL: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dz, the gradient before pooling and ReLU: that of a pooled value belongs to its winner."""
+    SIZE: tl.constexpr = ROWS * COLUMNS * POOL * POOL * OUT
+    record = tl.program_id(0).to(tl.int64)
+    if record % slots < tl.load(counts + record // slots):
+        at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+        row, column = at // (OUT * COLUMNS * POOL), at // OUT % (COLUMNS * POOL)
+        pooled = record * (ROWS * COLUMNS * OUT) + (row // POOL * COLUMNS + column // POOL) * OUT + at % OUT
+        g = tl.load(dy + pooled, mask=at < SIZE)
+        won = tl.load(winner + pooled, mask=at < SIZE) == row % POOL * POOL + column % POOL
+        tl.store(dz + record * SIZE + at, tl.where(won, g, 0.0), mask=at < SIZE)
 
 
 @triton.jit
 def weight_gradients(
-    x, dy, winner, each, each_bias, squares, counts, slots, group,
+    x, dz, each, each_bias, squares, counts, slots, group,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr,
-    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `group` records of a client, summed: (groups, PATCH, OUT), (groups, OUT), and their squares."""
     PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
+    STEPS: tl.constexpr = (POSITIONS + TILE - 1) // TILE
     groups = tl.cdiv(slots, group)
     which_group = tl.program_id(0)
     client, first = which_group // groups, which_group % groups * group
-    last = tl.minimum(first + group, tl.load(counts + client))
+    last = tl.minimum(first + group, tl.load(counts + client).to(tl.int32))
     entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
     down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
     shift = (down * WIDTH + right) * CHANNELS + channel
     total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
     total_bias = tl.zeros((TILE_OUT,), tl.float32)
-    for slot in range(first, last):
-        record = (client * slots + slot).to(tl.int64)
-        for start in range(0, POSITIONS, TILE):
-            position = start + tl.arange(0, TILE)
-            row, column = position // COLUMNS, position % COLUMNS
-            at = (record * POSITIONS * OUT + position * OUT)[:, None] + out[None, :]
-            inside = (position < POSITIONS)[:, None] & (out < OUT)[None, :]
-            g = tl.load(dy + at, mask=inside, other=0.0)
-            won = tl.load(winner + at, mask=inside, other=-1)
-            total_bias += tl.sum(tl.where(won >= 0, g, 0.0), 0)
-            for offset in tl.static_range(POOL * POOL):
-                top = (row * POOL + offset // POOL) * STRIDE - PADDING
-                left = (column * POOL + offset % POOL) * STRIDE - PADDING
-                corner = (record * HEIGHT + top) * (WIDTH * CHANNELS) + left * CHANNELS
-                there = (entry < PATCH)[:, None] & (position < POSITIONS)[None, :]
-                if PADDING > 0:
-                    r, c = down[:, None] + top[None, :], right[:, None] + left[None, :]
-                    there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
-                patch = tl.load(x + shift[:, None] + corner[None, :], mask=there, other=0.0)
-                total = tl.dot(patch, tl.where(won == offset, g, 0.0), total, input_precision=PRECISION)
+    for turn in range(0, (last - first) * STEPS):
+        record = (client * slots + first + turn // STEPS).to(tl.int64)
+        position = turn % STEPS * TILE + tl.arange(0, TILE)
+        at = record * (POSITIONS * OUT) + (position * OUT)[:, None] + out[None, :]
+        g = tl.load(dz + at, mask=(position < POSITIONS)[:, None] & (out < OUT)[None, :], other=0.0)
+        top, left = position // COLUMNS * STRIDE - PADDING, position % COLUMNS * STRIDE - PADDING
+        corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
+        there = (entry < PATCH)[:, None] & (position < POSITIONS)[None, :]
+        if PADDING > 0:
+            r, c = down[:, None] + top[None, :], right[:, None] + left[None, :]
+            there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
+        patch = tl.load(x + (shift[:, None] + corner[None, :]), mask=there, other=0.0)
+        total = tl.dot(patch, g, total, input_precision=PRECISION)
+        if BIAS:
+            total_bias += tl.sum(g, 0)
     inside = (entry < PATCH)[:, None] & (out < OUT)[None, :] & (first < last)
     tl.store(each + (which_group.to(tl.int64) * PATCH + entry)[:, None] * OUT + out[None, :], total, mask=inside)
     square = tl.sum(tl.sum(total * total, 1), 0)  # beyond the edges there are zeros
@@ -126,10 +152,10 @@ def weight_gradients(
 
 @triton.jit
 def input_gradients(
-    dy, winner, weight, dx, counts, slots,
+    dz, weight, dx, counts, slots,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, PADDING: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """One tile of a client's (record, input position) pairs, for stride 1: a place gathers what it had a part in."""
@@ -137,24 +163,22 @@ def input_gradients(
     PARTS: tl.constexpr = (OUT + TILE_OUT - 1) // TILE_OUT
     client = tl.program_id(0)
     pair = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    record = client * slots + pair // AREA
-    row, column = pair % AREA // WIDTH, pair % WIDTH
+    row, column = pair % AREA // WIDTH + PADDING, pair % WIDTH + PADDING
     channel = tl.program_id(2) * TILE_IN + tl.arange(0, TILE_IN)
     at = ((client * slots * AREA + pair).to(tl.int64) * CHANNELS)[:, None] + channel[None, :]
     inside = (pair < slots * AREA)[:, None] & (channel < CHANNELS)[None, :]
-    count = tl.load(counts + client)
+    count = tl.load(counts + client).to(tl.int32)
     total = tl.zeros((TILE, TILE_IN), tl.float32)
     if tl.program_id(1) * TILE < count * AREA:
         real = pair < count * AREA
+        record = (client * slots + pair // AREA).to(tl.int64)
+        base = record * (ROWS * COLUMNS * OUT) + (row * COLUMNS + column) * OUT
         for turn in range(0, SIDE * SIDE * PARTS):
             tap, out = turn // PARTS, turn % PARTS * TILE_OUT + tl.arange(0, TILE_OUT)
-            r, c = row + PADDING - tap // SIDE, column + PADDING - tap % SIDE
-            there = real & (r >= 0) & (r < ROWS * POOL) & (c >= 0) & (c < COLUMNS * POOL)
-            where = ((record.to(tl.int64) * ROWS + r // POOL) * COLUMNS + c // POOL) * OUT
-            use = there[:, None] & (out < OUT)[None, :]
-            won = tl.load(winner + where[:, None] + out[None, :], mask=use, other=-1)
-            g = tl.load(dy + where[:, None] + out[None, :], mask=use, other=0.0)
-            g = tl.where(won == (r % POOL * POOL + c % POOL)[:, None], g, 0.0)
+            r, c = row - tap // SIDE, column - tap % SIDE
+            there = real & (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
+            shift = out - (tap // SIDE * COLUMNS + tap % SIDE) * OUT
+            g = tl.load(dz + (base[:, None] + shift[None, :]), mask=there[:, None] & (out < OUT)[None, :], other=0.0)
             w = tl.load(
                 weight + ((client * SIDE * SIDE + tap) * CHANNELS + channel)[None, :] * OUT + out[:, None],
                 mask=(out < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,

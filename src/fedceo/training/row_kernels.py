@@ -8,7 +8,7 @@ import triton.language as tl
 
 
 @triton.jit
-def activate(y, bias, mask, slots, size, BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
+def activate(y, bias, mask, slots, size, bias_row, BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
              TILE: tl.constexpr):  # fmt: skip
     """y = relu((y + bias) * mask), in place."""
     row = tl.program_id(0)
@@ -16,7 +16,7 @@ def activate(y, bias, mask, slots, size, BIAS: tl.constexpr, MASK: tl.constexpr,
     at = row.to(tl.int64) * size + unit
     value = tl.load(y + at, mask=unit < size)
     if BIAS:
-        value += tl.load(bias + row // slots * size + unit, mask=unit < size)
+        value += tl.load(bias + row // slots * bias_row + unit, mask=unit < size)
     if MASK:
         value *= tl.load(mask + at, mask=unit < size)
     if RELU:
