@@ -17,8 +17,7 @@ def main() -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, experiment in demo_experiments().items():
-        often = experiment.model_copy(update={"evaluation": experiment.evaluation.model_copy(update={"every": 1})})
-        run = fedceo.run(often)
+        run = fedceo.run(experiment)
         rounds = [record["round"] for record in run.history]
         accuracy = [100 * record["test_accuracy"] for record in run.history]
         outsider = next((row for row in run.result["privacy"] if row["observer"] == "outsider"), None)

@@ -81,9 +81,7 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     for key, name in NAMES.items():
         table.add_row(name, percent(accuracy[key]))
     if "last_unsmoothed" in accuracy:
-        t = accuracy["last_unsmoothed_round"]
-        between = "no round without smoothing was measured" if t is None else f"round {t}, which did not smooth"
-        table.add_row(f"the last round smoothed; {between}", percent(accuracy["last_unsmoothed"]))
+        table.add_row(f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"]))
     out.print(table)
     show_privacy(result["privacy"], out)
     if result["ended_early"]:
@@ -104,6 +102,12 @@ def place_of(result: dict[str, Any]) -> str:
     return f", {workers['count']} Ray workers on {workers['machines']} machines{lost}"
 
 
+def without_smoothing(accuracy: Mapping[str, Any]) -> str:
+    """Which round, after the last one with a smoothing, shows the model without one."""
+    t = accuracy["last_unsmoothed_round"]
+    return "no round without smoothing was measured" if t is None else f"round {t}, which did not smooth"
+
+
 def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     """Several runs beside each other, and the privacy rows of those that have any."""
     out = console()
@@ -115,6 +119,11 @@ def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
             name, run.result["regime"], f"{sigma:.2f}" if sigma else "-", *accuracies, f"{run.result['seconds']:.1f}"
         )
     out.print(table)
+    for name, run in runs.items():
+        accuracy = run.result["accuracy"]
+        if accuracy.get("last_unsmoothed") is not None:
+            shown = percent(accuracy["last_unsmoothed"])
+            out.print(f"{name}'s last round smoothed; {without_smoothing(accuracy)}: {shown}")
     seen: list[Any] = []
     for run in runs.values():
         rows = run.result["privacy"]
