@@ -5,7 +5,7 @@ P-glob the same models on the public test set, each averaged over clients with e
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,16 @@ class Evaluator:
     def per_class(self, weights: Mapping[str, Tensor]) -> list[float | None]:
         """Accuracy on the public test records of each class, None for a class without any."""
         return self._by_class(self._run(weights, *self._public)[0])
+
+    def measure_local(self, weights: Mapping[str, Tensor], clients: Sequence[int]) -> float | None:
+        """P-loc where all these clients use one model: their records are run together."""
+        records = [self.federation.local_test_records(client) for client in clients]
+        sizes = [len(y) for _, y in records if len(y)]
+        if not sizes:
+            return None
+        x, y = (torch.cat(part) for part in zip(*records, strict=True))
+        of_clients = torch.split(self._run(weights, x, y)[0].double(), sizes)
+        return sum(float(hits.mean()) for hits in of_clients) / len(of_clients)
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
         """local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.

@@ -122,18 +122,20 @@ class Simulation:
 
     def measure(self) -> dict[str, Any]:
         """Accuracies of the global model as it is, and of the clients' own models where they have any."""
-        record = self.evaluator.measure(self.method.global_model(self.state))
+        weights = self.method.global_model(self.state)
+        record = self.evaluator.measure(weights)
         own = self.method.personal_clients(self.state)
         if own is None and not self.federation.has_local_test:
             return record
         clients = range(self.federation.clients) if own is None else own
         chosen = clients[:: -(-len(clients) // MOST_MEASURED) or 1]
+        if own is None:  # everybody's own model is the global one
+            local = self.evaluator.measure_local(weights, chosen)
+            return record | {"local_accuracy": local, "personal_accuracy": record["test_accuracy"]}
         models = (
             (k, {name: w[0] for name, w in self.method.personalise(self.state, [k], self.round).items()})
             for k in chosen
         )
-        if own is None:  # everybody's own model is the global one
-            return record | self.evaluator.measure_personal(models, 0) | {"personal_accuracy": record["test_accuracy"]}
         return record | self.evaluator.measure_personal(models, self.experiment.evaluation.personal_clients)
 
     def phases(self, t: int) -> Sequence[Work]:

@@ -1,0 +1,40 @@
+"""Accuracies against counting by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedceo.models import parameters_of
+from fedceo.simulation.evaluation import Evaluator
+from tests.small import SmallConv, federation
+
+
+def measured(*local_test: list[int]) -> tuple[Evaluator, dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    model = SmallConv()
+    data = replace(federation(), local_test=[torch.tensor(places, dtype=torch.int64) for places in local_test])
+    return Evaluator(model, data, torch.device("cpu"), torch.float32), parameters_of(model)
+
+
+def test_one_model_for_all_is_measured_client_by_client() -> None:
+    evaluator, weights = measured([0, 1, 2], [], [20, 21, 22, 23, 24], [40])
+    data = evaluator.federation
+    logits = evaluator.model(data.x)
+    hits = (logits.argmax(1) == data.y).double()
+    by_hand = (hits[:3].mean() + hits[20:25].mean() + hits[40]) / 3
+    assert evaluator.measure_local(weights, range(4)) == pytest.approx(float(by_hand))
+    each = evaluator.measure_personal([(client, weights) for client in range(4)], most=0)
+    assert each["local_accuracy"] == pytest.approx(float(by_hand))
+    assert evaluator.measure_local(weights, [1]) is None, "nobody has a record"
+
+
+def test_classes_without_records_have_no_accuracy() -> None:
+    evaluator, weights = measured([], [], [], [])
+    data = evaluator.federation
+    evaluator.federation = replace(data, classes=data.classes + 1)
+    found = evaluator.measure(weights)
+    hits = evaluator.model(data.test_x).argmax(1) == data.test_y
+    expected = [float(hits[data.test_y == label].double().mean()) for label in range(data.classes)]
+    assert found["test_accuracy_per_class"] == pytest.approx([*expected, None])
+    assert found["test_accuracy"] == pytest.approx(float(hits.double().mean()))
