@@ -15,7 +15,7 @@ from fedceo.privacy.mechanisms import noise_beside_count
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.runs import prepare
 from tests.privacy.test_mechanisms import K, cohort, mechanism
-from tests.simulation.test_runs import changed
+from tests.simulation.small_runs import changed
 
 
 def starts() -> dict[str, torch.Tensor]:

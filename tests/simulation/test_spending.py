@@ -9,7 +9,7 @@ import torch
 
 import fedceo
 from fedceo.errors import UsageError
-from tests.simulation.test_runs import changed, same_weights
+from tests.simulation.small_runs import changed, same_weights
 
 
 def epsilon(run: fedceo.Run, observer: str) -> Any:

@@ -181,7 +181,10 @@ def _mix(first: PLD, second: PLD, probability: float) -> PLD:
 def _compose(pld: PLD, times: int, step: float) -> PLD:
     from dp_accounting.pld import privacy_loss_distribution
 
-    return pld.self_compose(times) if times else privacy_loss_distribution.identity(step)
+    if not times:
+        return privacy_loss_distribution.identity(step)
+    with np.errstate(over="ignore"):  # a moment that is too large for a float bounds nothing, and is passed over there
+        return pld.self_compose(times)
 
 
 def _grid_step(average: Round, rounds: int) -> float:
