@@ -32,7 +32,8 @@ class Found:
         return [100 * value for value in values if value is not None]
 
     def by_seed(self, name: str) -> dict[int, float]:
-        return dict(zip((run["seed"] for run in self.done), self.percent(name), strict=True))
+        found = {run["seed"]: run["result"]["accuracy"].get(name) for run in self.done}
+        return {seed: 100 * value for seed, value in found.items() if value is not None}
 
     def unsmoothed(self) -> list[float]:
         """Test accuracies in percent in the last round measured that had no smoothing; of FedCEO's runs alone."""
@@ -59,8 +60,7 @@ class Found:
     @property
     def epsilon(self) -> float | None:
         found = [row["epsilon"] for run in self.done for row in run["result"]["privacy"][:1]]
-        known = [epsilon for epsilon in found if epsilon is not None]
-        return max(known) if known else None
+        return None if not found or None in found else max(found)
 
 
 def load() -> dict[str, Found]:
@@ -92,8 +92,9 @@ def tally(cells: Mapping[str, Found], method: str, other: str) -> tuple[int, int
     for name, found in cells.items():
         folder, _, which = name.rpartition("/")
         rival = cells.get(f"{folder}/{other}")
-        if which == method and rival is not None and min(len(found.done), len(rival.done)) > 1:
-            outcomes.append(compare(found.by_seed("last"), rival.by_seed("last")))
+        if which == method and rival is not None:
+            ours, theirs = found.by_seed("last"), rival.by_seed("last")
+            outcomes += [compare(ours, theirs)] if len(ours.keys() & theirs.keys()) > 1 else []
     return outcomes.count("above"), outcomes.count("level"), outcomes.count("below")
 
 

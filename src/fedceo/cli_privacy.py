@@ -197,6 +197,8 @@ def _planned(file: Path, overrides: list[str], noise_multiplier: float) -> "Spec
     from fedceo.simulation.spending import client_sizes, planned_participations, privacy_spec
 
     experiment = load_experiment(file, overrides)
+    if experiment.lets_shares_go_missing:
+        raise UsageError(f"{file}: cohort.dropout lets noise go missing, expected privacy.min_reports too")
     sizes = client_sizes(experiment)
     return privacy_spec(experiment, sizes, noise_multiplier, planned_participations(experiment, len(sizes)))
 
@@ -217,9 +219,13 @@ def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
     experiment = folder.experiment()
     if folder.finished:
         return [Row(**row) for row in folder.result()["privacy"]]
-    sizes = client_sizes(experiment)
     ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
-    return spent_rows(experiment, sizes, solve_noise(experiment, sizes), ledger)
+    if folder.is_federation:
+        sizes = client_sizes(experiment)
+        return spent_rows(experiment, sizes, solve_noise(experiment, sizes), ledger)
+    _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
+    sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
+    return spent_rows(experiment, sizes, about["noise_multiplier"], ledger)
 
 
 def _check_sources(target: Path | None, overrides: list[str] | None, given: dict[str, Any]) -> None:

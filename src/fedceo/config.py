@@ -38,6 +38,12 @@ class Experiment(Section):
     checkpoint: Checkpoint = Checkpoint()
     record: Record = Record()
 
+    @property
+    def lets_shares_go_missing(self) -> bool:
+        """Whether a round may be released with less noise than planned."""
+        privacy = self.privacy
+        return self.cohort.dropout > 0 and privacy.mechanism == "distributed" and privacy.min_reports is None
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         user_level = self.privacy.mechanism in ("distributed", "central")
@@ -73,6 +79,17 @@ class Experiment(Section):
                 raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
         if self.record.every is not None and self.privacy.mechanism == "central":
             raise ValueError('record.every: records single uploads, which mechanism "central" does not release')
+        if self.privacy.mechanism == "record" and self.data.partition == "resampled":
+            raise ValueError(
+                'data.partition "resampled" gives one record to several clients, and record privacy counts the rounds '
+                "of one of them"
+            )
+        aims = self.privacy.target_epsilon is not None and self.privacy.observer != "server"
+        if aims and self.lets_shares_go_missing:
+            raise ValueError(
+                "privacy.target_epsilon: with cohort.dropout noise goes missing that was counted on, expected "
+                "privacy.min_reports, for which shares are then sized"
+            )
         if self.privacy.min_reports is not None and self.privacy.min_reports > self.cohort.size:
             raise ValueError(f"privacy.min_reports is {self.privacy.min_reports}, more than cohort.size")
         if self.privacy.min_reports is not None and self.privacy.mechanism != "distributed":

@@ -108,7 +108,7 @@ class Centaur(Local):
     """Of initialisation "power"."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
-        return batches * (self.head_epochs + epochs)
+        return batches * (epochs + (self.head_epochs if self.personal == "head" else 0))
 
 
 class JainAnil(Local):

@@ -228,7 +228,7 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tm
     with pytest.raises(Killed):
         server.run(grid)
     assert len(server.ledger.entries) == 2
-    with pytest.raises(UsageError, match="another server is at work there"):
+    with pytest.raises(UsageError, match="another process is at work there"):
         strategy(given, tmp_path / "run")
     server.journal.release()  # which the end of its process does
     again = strategy(given, tmp_path / "run")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 import fedceo
-from fedceo.methods.jain import User, alternate, fit_user
+from fedceo.methods.jain import User, alternate, fit_user, noised_sum
 from fedceo.methods.local import laplacian_smooth, largest
 from tests.small import SIZES, SmallConv, federation
 
@@ -332,6 +332,12 @@ def test_largest_counts_over_all_tensors() -> None:
     scores = {"a": torch.tensor([[5.0, 1.0], [1.0, 2.0]]), "b": torch.tensor([[3.0, 4.0], [9.0, 0.5]])}
     kept = largest(scores, 0.5)
     assert kept["a"].tolist() == [[True, False], [False, True]] and kept["b"].tolist() == [[False, True], [True, False]]
+
+
+def test_jain_clips_what_is_not_finite_to_nothing() -> None:
+    users = [torch.ones(3), torch.tensor([torch.nan, 0.0, 0.0]), torch.tensor([0.0, torch.inf, 0.0])]
+    sums = [noised_sum(some, 1.0, 1.0, torch.Generator().manual_seed(0)) for some in (users, users[:1])]
+    assert torch.equal(*sums)
 
 
 @pytest.mark.parametrize("sigma, most", [(0.0, 0.05), (0.02, 0.6)])

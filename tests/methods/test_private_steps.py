@@ -24,6 +24,7 @@ BATCHES, EPOCHS = 4, 3
         ({"name": "ppsgd", "personal_epochs": 2}, 4 * (2 + 3), 1 / 4),
         ({"name": "centaur", "head_epochs": 5}, 4 * (5 + 3), 1 / 4),
         ({"name": "jain-anil", "head_epochs": 5}, 4 * 5 + 1, 1 / 4),
+        ({"name": "centaur", "head_epochs": 5, "personal": "none"}, 4 * 3, 1 / 4),
     ],
     ids=str,
 )

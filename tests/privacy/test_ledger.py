@@ -89,6 +89,15 @@ def test_smoothings_are_counted() -> None:
     assert epsilon(never, "client") < epsilon(plan, "client")
 
 
+def test_a_round_after_a_smoothing_that_is_taken_anew_is_not_amplified_either() -> None:
+    plan = replace(PLAN, release="personalised", interval=10)
+    rounds = [entry(t, smoothed=t % 10 == 0) for t in range(1, 41)]
+    lost = [*rounds[:11], rounds[10], rounds[10], *rounds[11:]]
+    assert ledger(*lost, repeatable=False).spent(plan).smoothed_rounds == 5  # three after the first, one after two
+    other = [*rounds[:14], rounds[13], rounds[13], *rounds[14:]]
+    assert ledger(*other, repeatable=False).spent(plan).smoothed_rounds == 4
+
+
 def test_a_round_taken_anew_costs_again_unless_a_seed_repeats_it() -> None:
     twice = [entry(1), entry(2), entry(2)]
     assert len(ledger(*twice, repeatable=True).entries) == 2

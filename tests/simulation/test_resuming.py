@@ -14,6 +14,7 @@ import torch
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.simulation.folder import RunFolder
 from tests.simulation.small_runs import TABLE, KilledError, changed, kill, same_weights
 from tests.small import SmallConv, federation
 
@@ -163,6 +164,44 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 def unfinished(path: Path, **sections: dict[str, Any]) -> None:
     rounds = iter(range(100))
     fedceo.run(changed(**sections), out=path, should_stop=lambda: next(rounds) == 5)
+
+
+def test_one_process_a_folder(tmp_path: Path) -> None:
+    unfinished(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    with folder.held(), pytest.raises(UsageError, match="another process is at work there"):
+        fedceo.resume(folder.path)
+    assert fedceo.resume(folder.path).finished
+
+    def meanwhile(record: dict[str, Any]) -> None:
+        with pytest.raises(UsageError, match="another process is at work there"):
+            fedceo.run(TABLE, out=tmp_path / "new")
+
+    fedceo.run(TABLE, out=tmp_path / "new", on_round=meanwhile)
+
+
+def test_an_unfinished_run_on_data_of_your_own_is_accounted_for_with_its_own_clients(tmp_path: Path) -> None:
+    rounds = iter(range(100))
+    mine = federation(sizes=(10,) * 12, shape=(1, 8, 8), classes=10)
+    table = changed(data={"clients": 100}, method={"restart": "mean"})
+    run = fedceo.run(table, data=mine, out=tmp_path / "run", should_stop=lambda: next(rounds) == 5)
+    command = [sys.executable, "-m", "fedceo", "privacy", "account", str(tmp_path / "run"), "--json"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    said = {row["observer"]: row["epsilon"] for row in (told["rows"] if isinstance(told, dict) else told)}
+    assert said == {row["observer"]: row["epsilon"] for row in run.result["privacy"]}
+
+
+def test_a_run_that_its_budget_ended_is_measured_though_it_was_killed_then(tmp_path: Path) -> None:
+    table = changed(
+        privacy={"max_epsilon": 40.0, "randomness": "system"}, method={"restart": "mean"},
+        evaluation={"every": 50}, checkpoint={"every": 2},
+    )  # fmt: skip
+    whole = fedceo.run(table, out=tmp_path / "run")
+    assert whole.result["ended_early"] and whole.result["rounds"] == 3
+    (tmp_path / "run" / "result.json").unlink()
+    again = fedceo.resume(tmp_path / "run")
+    assert again.result["ended_early"] and again.result["accuracy"]["last"] is not None
+    assert fedceo.load(tmp_path / "run").history == again.history
 
 
 def test_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:

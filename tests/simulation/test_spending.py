@@ -9,6 +9,7 @@ import torch
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.simulation.spending import planned_rows
 from tests.simulation.small_runs import changed, same_weights
 
 
@@ -33,6 +34,23 @@ def test_dropouts_cost_and_leave_the_rest_alone() -> None:
     )  # fmt: skip
     assert [r["cohort"] for r in everyone.history] == [r["cohort"] for r in some.history]
     assert epsilon(some, "outsider") > epsilon(everyone, "outsider")
+
+
+def test_no_target_is_promised_where_noise_may_go_missing() -> None:
+    aim = {"target_epsilon": 8.0, "noise_multiplier": None}
+    one_model = {"restart": "mean"}
+    with pytest.raises(UsageError, match=r"cohort.dropout.*expected privacy.min_reports"):
+        fedceo.run(changed(cohort={"dropout": 0.3}, privacy=aim, method=one_model))
+    sized = changed(cohort={"dropout": 0.3}, privacy=aim | {"min_reports": 4}, method=one_model)
+    assert epsilon(fedceo.run(sized), "outsider") <= 8.0
+    alone = changed(cohort={"dropout": 0.3}, method=one_model)
+    (row, *_) = planned_rows(fedceo.parse_experiment(alone), [1] * 30)
+    assert "if nobody drops out, and cohort.dropout is 0.3" in row.assumption
+
+
+def test_records_that_several_clients_hold_have_no_row() -> None:
+    with pytest.raises(UsageError, match="gives one record to several clients"):
+        fedceo.run(changed(data={"partition": "resampled", "records": 20}, privacy={"mechanism": "record"}))
 
 
 def test_rounds_with_too_few_reports_are_discarded() -> None:

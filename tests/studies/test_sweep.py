@@ -4,12 +4,13 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from fedceo.studies.cells import experiment_files, find_cells
+from fedceo.studies.cells import Cell, experiment_files, find_cells
 from fedceo.studies.results import results_of
 from fedceo.studies.sweep import sweep
 from fedceo.studies.table import COLUMNS, rows_of, to_csv, to_latex, to_markdown
@@ -169,3 +170,24 @@ def test_what_a_sweep_leaves_can_be_traced_and_holds_failures(folder: Path) -> N
     assert good["curves"]["test_accuracy"][-1] == good["result"]["accuracy"]["last"]
     assert {"machine", "date", "versions", "privacy", "seconds"} <= set(good["result"])
     assert bad == {"name": "fedavg", "seed": 1, "error": "went wrong", "experiment": bad["experiment"]}
+
+
+def test_values_that_come_twice_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="comes twice, expected values that differ"):
+        find_cells(folder, 1, [], ["train.learning_rate=[0.1, 0.10]"], folder / "out")
+
+
+def test_other_data_of_the_same_shape_is_another_experiment(folder: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        rng = np.random.default_rng(seed)
+        images, labels = rng.normal(size=(240, 1, 4, 4)).astype(np.float32), rng.integers(3, size=240)
+        np.savez(folder / f"{name}.npz", x=images, y=labels)
+
+    def cells(name: str) -> list[Cell]:
+        text = BASE.replace('name = "digits"', f"path = '{folder / name}.npz'")
+        (folder / "mine.toml").write_text(f'{text}[method]\nname = "fedavg"\n')
+        return find_cells(folder / "mine.toml", 1, [], [], folder / "out")
+
+    assert sweep(cells("a"), jobs=1)[0] is not None
+    with pytest.raises(UsageError, match="holds a run of another experiment"):
+        sweep(cells("b"), jobs=1)

@@ -31,6 +31,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     again = []
     tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: again.append((score, chosen)))
     assert again == seen  # the trials are there, and are read
+    with pytest.raises(UsageError, match="holds a run of another experiment"):
+        tune(parse_experiment(TABLE | {"method": {"name": "fedavg"}}), 4, tmp_path)
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)

@@ -60,6 +60,11 @@ def for_deployment(experiment: Experiment) -> Experiment:
     if target is None:
         return system
     assert data.clients is not None
+    if system.privacy.min_reports is None and system.privacy.observer != "server":  # who sees each upload by itself
+        raise UsageError(
+            "privacy.target_epsilon: noise goes missing with nodes that are absent, expected privacy.min_reports, for "
+            "which shares are then sized"
+        )
     remark = f"noise multiplier solved for an epsilon of {target:g} of the {system.privacy.observer}"
     note = f"{system.note}; {remark}" if system.note else remark
     return with_solved_noise(system, [1] * data.clients).model_copy(update={"note": note})

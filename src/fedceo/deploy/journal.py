@@ -4,7 +4,6 @@ asked.json  the round whose uploads may be on their way: if the server dies now,
 nodes.json  which key a client number belongs to
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -39,7 +38,7 @@ class Journal:
         is_new = not self.folder.exists
         if is_new:
             self.folder.create(experiment, beginning, self._about(0.0))
-        self._lock = self._locked()
+        self._lock = self.folder.hold()
         if not is_new:
             try:
                 seconds = self._go_on(beginning)
@@ -100,16 +99,6 @@ class Journal:
     def release(self) -> None:
         """Let another server have the folder, as the end of this process would."""
         os.close(self._lock)
-
-    def _locked(self) -> int:
-        """One server a folder; the lock goes with the process, however that ends."""
-        folder = os.open(self.folder.path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(folder)
-            raise UsageError(f"{self.folder.path}: another server is at work there") from None
-        return folder
 
     def _go_on(self, beginning: State) -> float:
         path = self.folder.path

@@ -11,6 +11,7 @@ releases (the initialisation is one) is a Gaussian mechanism with the noise mult
 if all users take part: mu = sqrt(rounds + 1) / noise_multiplier.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,10 +74,12 @@ def fit_user(user: User, basis: Tensor, ridge: float = 1e-3) -> Tensor:
 
 
 def noised_sum(vectors: Sequence[Tensor], clip: float, noise_multiplier: float, generator: torch.Generator) -> Tensor:
-    """The sum of vectors of norm at most `clip`, and Gaussian noise."""
+    """The sum of vectors of norm at most `clip`, and Gaussian noise; a vector that is not finite counts as zero."""
     total = torch.zeros_like(vectors[0])
     for vector in vectors:
-        total += vector * min(1.0, clip / max(float(vector.norm()), 1e-300))
+        norm = float(vector.double().norm())
+        if math.isfinite(norm):
+            total += vector * min(1.0, clip / max(norm, 1e-300))
     noise = torch.randn(total.shape, generator=generator, dtype=total.dtype)
     return total + noise_multiplier * clip * noise
 

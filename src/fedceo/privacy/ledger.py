@@ -84,6 +84,13 @@ class Ledger:
             return self
         return Ledger((entry for entry in self.entries if entry.round <= round_), repeatable=True)
 
+    @staticmethod
+    def _smoothings(released: list[Entry]) -> int:
+        """Smoothings, each with the round after it; what is taken again counts again, whichever of the two it is."""
+        smoothed = Counter(entry.round for entry in released if entry.smoothed)
+        after = sum(entry.round - 1 in smoothed for entry in released)
+        return max(smoothed.total(), after)
+
     def spent(self, plan: Spec, ahead: Entry | None = None) -> Spec:
         """The plan with what happened in the place of what was planned, `ahead` included as if it had happened."""
         entries = self.entries if ahead is None else [*self.entries, ahead]
@@ -91,7 +98,7 @@ class Ledger:
         most = max(self.participations.values(), default=0)
         if ahead is not None:
             most = max(most, *(self.participations[client] + 1 for client in ahead.own), 0)
-        smoothings = sum(entry.smoothed for entry in released) if plan.release == "personalised" else None
+        smoothings = self._smoothings(released) if plan.release == "personalised" else None
         as_planned = all(entry.reported == entry.cohort for entry in entries)
         # a Poisson cohort's size is as planned whatever it is: the plan has each one's probability, zero included
         if plan.mechanism != "distributed" or (as_planned and plan.sampling == "poisson"):

@@ -11,6 +11,8 @@ records/                the cohort's models of a few rounds, where [record] asks
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ from fedceo.errors import UsageError
 from fedceo.methods import State
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.recording import Recording
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is held
+    fcntl = None  # type: ignore[assignment]
 
 BEGINNING = ("checkpoint.safetensors", "experiment.toml")
 """What a run that was killed while it began may leave behind."""
@@ -53,6 +60,31 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
+    def hold(self) -> int:
+        """One process a folder, which is made if it is not there; ends with os.close, or with the process."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written to ({error.strerror})") from None
+        if fcntl is None:
+            return os.open(os.devnull, os.O_RDONLY)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise UsageError(f"{self.path}: another process is at work there") from None
+        return folder
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """`hold` while inside."""
+        folder = self.hold()
+        try:
+            yield
+        finally:
+            os.close(folder)
+
     def create(self, experiment: Experiment, state: State, about: dict[str, Any]) -> None:
         """Claim the folder for a new run and save its beginning; a folder that holds anything else is refused.
 
@@ -75,9 +107,8 @@ class RunFolder:
         return load_experiment(self.path / "experiment.toml")
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one round to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        """Add one round to metrics.jsonl; on return it is on the disk, where a checkpoint will count on it."""
+        self._add_line("metrics.jsonl", record)
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds written so far; a last line that was cut short is left out."""
@@ -89,8 +120,11 @@ class RunFolder:
 
     def spend(self, entry: Entry) -> None:
         """Add one round to the ledger; on return it is on the disk."""
-        with (self.path / "ledger.jsonl").open("a") as file:
-            file.write(json.dumps(entry.as_dict()) + "\n")
+        self._add_line("ledger.jsonl", entry.as_dict())
+
+    def _add_line(self, name: str, table: dict[str, Any]) -> None:
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(table) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -115,8 +149,12 @@ class RunFolder:
         history = self.history()[:rounds]
         if len(history) < rounds:
             raise UsageError(f"{self.path}: metrics.jsonl has {len(history)} rounds, the checkpoint {rounds}")
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in history).encode())
+        self.rewrite(history)
         return history
+
+    def rewrite(self, history: list[dict[str, Any]]) -> None:
+        """Put these rounds in the place of those written."""
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in history).encode())
 
     def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
         metadata = {"about": json.dumps(about)}

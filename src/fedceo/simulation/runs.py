@@ -8,8 +8,9 @@ fedceo.load("runs/mine").model
 import copy
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ def run(
     """
     simulation = prepare(_as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
-    with _on(workers, simulation):
+    with _on(workers, simulation), folder.held() if folder is not None else nullcontext():
         if folder is not None:
             folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
         return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
@@ -106,25 +107,26 @@ def resume(
     """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
     folder = RunFolder(Path(path))
     experiment = folder.experiment()
-    if folder.finished:
-        return load(path, model=model)
-    simulation = prepare(experiment, data, model)
-    state, about = folder.load_checkpoint()
-    if about["identity"] != _identity(simulation):
-        raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
-    ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
-    if len(ledger.entries) < about["ledger"]:
-        raise UsageError(
-            f"{folder.path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
-        )
-    history, seconds = folder.rewind(about["round"]), about["seconds"]
-    simulation.state = state.placed_like(simulation.state.weights)
-    simulation.round = about["round"]
-    simulation.ledger = ledger.up_to(simulation.round)
-    simulation.clip = about["clip"]
-    simulation.clock.restore(about["seconds_by_part"])
-    with _on(workers, simulation):
-        return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
+    with folder.held():
+        if folder.finished:
+            return load(path, model=model)
+        simulation = prepare(experiment, data, model)
+        state, about = folder.load_checkpoint()
+        if about["identity"] != _identity(simulation):
+            raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+        ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
+        if len(ledger.entries) < about["ledger"]:
+            raise UsageError(
+                f"{folder.path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
+            )
+        history, seconds = folder.rewind(about["round"]), about["seconds"]
+        simulation.state = state.placed_like(simulation.state.weights)
+        simulation.round = about["round"]
+        simulation.ledger = ledger.up_to(simulation.round)
+        simulation.clip = about["clip"]
+        simulation.clock.restore(about["seconds_by_part"])
+        with _on(workers, simulation):
+            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -155,7 +157,11 @@ def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experi
         experiment = given
     else:
         experiment = parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
-    # A run may be resumed from another folder.
+    return with_absolute_places(experiment)
+
+
+def with_absolute_places(experiment: Experiment) -> Experiment:
+    """The same experiment wherever it is resumed from."""
     places = {name: getattr(experiment.data, name) for name in ("path", "root")}
     absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
     return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
@@ -238,6 +244,10 @@ def _carry_on(
         if on_round is not None:
             on_round(record)
     finished = entry is None
+    if finished and history and "test_accuracy" not in history[-1]:  # killed after the last round that was allowed
+        history[-1] |= simulation.measure()
+        if folder is not None:
+            folder.rewrite(history)
     result = result_of(simulation, history, time.perf_counter() - start, ended)
     result |= {"workers": simulation.workers(), "seconds_by_part": simulation.clock.seconds}
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
@@ -276,6 +286,8 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "seconds_by_part": simulation.clock.seconds,
         "ledger": spent,
         "clip": simulation.clip,
+        "noise_multiplier": simulation.noise_multiplier,
+        "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
         "identity": _identity(simulation),
     }
 

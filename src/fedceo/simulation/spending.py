@@ -115,7 +115,11 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
     """Who would learn what if everything went as planned."""
     from fedceo.privacy.accounting import account
 
-    return _with_caveat(account(privacy_spec(experiment, sizes, solve_noise(experiment, sizes))), experiment)
+    rows = _with_caveat(account(privacy_spec(experiment, sizes, solve_noise(experiment, sizes))), experiment)
+    if not experiment.lets_shares_go_missing:
+        return rows
+    missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
+    return [replace(row, assumption=f"{row.assumption}; {missing}") for row in rows]
 
 
 def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list[Row]:

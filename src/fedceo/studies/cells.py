@@ -3,6 +3,7 @@
 import itertools
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,9 @@ def find_cells(target: Path, seeds: int, overrides: Sequence[str], grid: Sequenc
         for seed in range(experiment.seed, experiment.seed + seeds):
             folder = out / _as_path(name) / f"seed-{seed}"
             cells.append(Cell(name, experiment.model_copy(update={"seed": seed}), folder))
+    twice = [folder for folder, count in Counter(cell.folder for cell in cells).items() if count > 1]
+    if twice:
+        raise UsageError(f"--grid: {twice[0].parent.name} comes twice, expected values that differ")
     return cells
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from fedceo.simulation.runs import resume, run
+from fedceo.simulation.runs import resume, run, with_absolute_places
 from fedceo.studies.cells import Cell
 
 OnCell = Callable[[Cell, dict[str, Any] | None, str | None], None]
@@ -61,6 +61,7 @@ def default_jobs() -> int:
 def run_cell(cell: Cell) -> dict[str, Any]:
     """The cell's result, from where it is."""
     if RunFolder(cell.folder).exists:
+        _check(cell)
         return resume(cell.folder).result
     return run(cell.experiment, out=cell.folder).result
 
@@ -69,8 +70,11 @@ def _check(cell: Cell) -> None:
     folder = RunFolder(cell.folder)
     if not folder.exists:
         return
-    there = folder.experiment().model_dump(exclude={"data": {"path", "root"}})
-    if there != cell.experiment.model_dump(exclude={"data": {"path", "root"}}):
+    there, here = (
+        with_absolute_places(experiment).model_dump(exclude={"data": {"root"}})  # which may lie elsewhere now
+        for experiment in (folder.experiment(), cell.experiment)
+    )
+    if there != here:
         raise UsageError(f"{cell.folder}: holds a run of another experiment; choose another --out or remove it")
 
 

@@ -61,6 +61,8 @@ TILES = {
 }
 """By precision, those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
 
+MOST_POOLED = 128
+"""Places that a winner's int8 can tell apart."""
 PROGRAMS = 1024
 """As many keep a GPU busy; where gradients of single records are not asked for, they are summed in groups up to it."""
 
@@ -73,7 +75,8 @@ def fuse(blocks: Sequence[Block]) -> tuple[Block, ...]:
             return FusedLinear(block)
         assert isinstance(block, Conv)
         square = all(one == other for one, other in (block.stride, block.padding, block.side))
-        return FusedConv(block) if square and (first or block.stride[0] == 1) else block
+        small = block.pool**2 <= MOST_POOLED
+        return FusedConv(block) if square and small and (first or block.stride[0] == 1) else block
 
     return tuple(fused(block, first=place == 0) for place, block in enumerate(blocks))
 
