@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -11,11 +12,9 @@ from scipy import stats
 
 from fedceo.errors import UsageError
 from fedceo.privacy.accounting import account
-from fedceo.privacy.gaussian import drawn_gaussian_epsilon, gaussian_epsilon
-from fedceo.privacy.sampled_pld import (
-    Round,
-    personalised_epsilon,
-)
+from fedceo.privacy.gaussian import drawn_gaussian_epsilon, gaussian_delta, gaussian_epsilon
+from fedceo.privacy.sampled_pld import Round, averages_epsilon, personalised_epsilon, told_epsilon
+from fedceo.privacy.views import averages_seen
 from tests.privacy.asked import DELTA, SIGMAS, by_sigma, epsilon, one_percent, poisson, rows, spec
 
 
@@ -53,7 +52,21 @@ def test_missing_reports_under_poisson(reports: int, wanted: float) -> None:
 @pytest.mark.parametrize("mechanism", ["distributed", "central"])
 @pytest.mark.parametrize("sigma, wanted", by_sigma(52.2, 18.8, 9.8))
 def test_fixed_size_zero_out(sigma: float, wanted: float, mechanism: str) -> None:
-    assert epsilon(spec(sigma, mechanism)) == one_percent(wanted)
+    """The row is the smaller of two upper bounds; the specification has the one that counts on secret memberships."""
+    averages = averages_seen(spec(sigma, mechanism), curious=False)
+    secret, told = averages_epsilon(averages, DELTA), told_epsilon(averages, DELTA)
+    assert secret == one_percent(wanted)
+    row = rows(spec(sigma, mechanism))["outsider"]
+    assert row.epsilon == min(secret, told) and (told < secret) == (sigma == 1.0)
+    assert (f"{secret:.4g}" in row.assumption) == ("told" in row.accountant) == (sigma == 1.0)
+
+
+def test_told_memberships_are_mixed_over_how_often_a_client_is_in() -> None:
+    """Against the sum itself: participations are binomial, and each adds 1 / sigma^2 to mu^2."""
+    found = epsilon(spec(1.0))
+    counts = np.arange(301)
+    deltas = [gaussian_delta(math.sqrt(count), found) if count else 0.0 for count in counts]
+    assert stats.binom.pmf(counts, 300, 0.1) @ deltas == pytest.approx(DELTA, rel=1e-3)
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(65.9, 25.9, 14.5))

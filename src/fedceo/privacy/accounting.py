@@ -44,6 +44,7 @@ QUANTILE = 1 - 1e-5
 POISSON = "PLD, Poisson sampling"
 FIXED = "PLD, fixed-size sampling"
 CLOSED_FORM = "Gaussian, closed form"
+TOLD = f"{CLOSED_FORM}, with all memberships told"
 NONE = "none"
 SIZE_SHOWS = (
     "the number of reports shows in the variance of an average, so given that number the cohort counts as one of fixed "
@@ -200,30 +201,30 @@ def _averages(spec: Spec, observer: str) -> Answer:
         if spec.adjacency == "add-remove":
             return Answer(None, NONE, f"{CAPPED}, which a client that is gone has none of; ask for zero-out")
         epsilon = told_epsilon(averages, spec.delta, spec.participation_cap)
-        return Answer(epsilon, f"{CLOSED_FORM}, with all memberships told", f"{who}; {CAPPED}", spec.sampling)
-    epsilon = averages_epsilon(averages, spec.delta)
+        return Answer(epsilon, TOLD, f"{who}; {CAPPED}", spec.sampling)
     if spec.sampling == "fixed":
-        words = _fixed_size_words(spec, averages, epsilon)
-    elif shares:
-        words = SIZE_SHOWS
-    else:
-        words = "cohort sizes stay hidden and the divisor is K whatever they are"
-    return Answer(epsilon, _accountant(averages), f"{who}; {words}", spec.sampling)
+        return _fixed_size(spec, averages, who)
+    words = SIZE_SHOWS if shares else "cohort sizes stay hidden and the divisor is K whatever they are"
+    return Answer(averages_epsilon(averages, spec.delta), _accountant(averages), f"{who}; {words}", spec.sampling)
 
 
 def _accountant(averages: Averages) -> str:
     if any(memberships_show(average) for average, _ in averages):
-        return f"{CLOSED_FORM}, with all memberships told"
+        return TOLD
     return POISSON if all(average.hidden_size for average, _ in averages) else FIXED
 
 
-def _fixed_size_words(spec: Spec, averages: Averages, epsilon: float) -> str:
-    words = "a client that is in keeps another one out, so sums differ by up to 2C"
+def _fixed_size(spec: Spec, averages: Averages, who: str) -> Answer:
+    """The smaller of two upper bounds: with memberships kept secret, or told, when nobody is kept out by anybody."""
+    epsilon = averages_epsilon(averages, spec.delta)
+    words = f"{who}; a client that is in keeps another one out, so sums differ by up to 2C"
     if spec.adjacency != "zero-out" or not averages:
-        return words
+        return Answer(epsilon, _accountant(averages), words, spec.sampling)
     told = told_epsilon(averages, spec.delta)
-    better = f", and so is {told:.4g}, the epsilon with all memberships told" if told < epsilon else ""
-    return f"{words}; an upper bound{better}"
+    if told < epsilon:
+        words = f"{who}; an upper bound, which costs less than counting on secret memberships ({epsilon:.4g})"
+        return Answer(told, TOLD, words, spec.sampling)
+    return Answer(epsilon, _accountant(averages), f"{words}; an upper bound", spec.sampling)
 
 
 def _personalised(spec: Spec) -> Answer:
@@ -243,13 +244,15 @@ def _personalised(spec: Spec) -> Answer:
     average, after = average_round(spec, spec.fewest_reports, curious=True), round_after(spec)
     if spec.sampling == "poisson":
         assumption += f"; {SIZE_SHOWS}"
+    average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
+    told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
     if cap_binds(spec):
-        average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
-        told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
-        return Answer(told, f"{CLOSED_FORM}, with all memberships told", f"{assumption}; {CAPPED}", spec.sampling)
+        return Answer(told, TOLD, f"{assumption}; {CAPPED}", spec.sampling)
     epsilon = personalised_epsilon(
         average, after, spec.rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta
     )
+    if told < epsilon:
+        return Answer(told, TOLD, assumption, spec.sampling)
     accountant = _accountant(((average, spec.rounds),))
     return Answer(epsilon, f"{accountant}, mixed over smoothings", assumption, spec.sampling)
 

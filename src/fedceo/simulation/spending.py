@@ -115,7 +115,9 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
     """Who would learn what if everything went as planned."""
     from fedceo.privacy.accounting import account
 
-    rows = _with_caveat(account(privacy_spec(experiment, sizes, solve_noise(experiment, sizes))), experiment)
+    most = planned_participations(experiment, len(sizes))
+    plan = privacy_spec(experiment, sizes, solve_noise(experiment, sizes), most)
+    rows = _with_caveat(account(plan), experiment)
     if not experiment.lets_shares_go_missing:
         return rows
     missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
