@@ -15,7 +15,7 @@ from report import RESULTS, write
 
 from fedceo.attacks import Attack, choose, run_study
 from fedceo.config import load_experiment
-from fedceo.simulation.runs import prepare
+from fedceo.simulation.preparing import prepare
 
 FILE = Path(__file__).parents[1] / "experiments" / "attacks" / "cifar10.toml"
 OUT = RESULTS / "attacks-cpu.json"

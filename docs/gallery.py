@@ -13,7 +13,7 @@ from fedceo.config import parse_experiment
 from fedceo.data import build_federation
 from fedceo.report import figures
 from fedceo.report.figures import Drawing
-from fedceo.simulation.runs import prepare
+from fedceo.simulation.preparing import prepare
 
 GALLERY = Path(__file__).with_name("gallery")
 BASE: dict[str, Any] = {

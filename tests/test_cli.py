@@ -1,15 +1,21 @@
 """The commands as a user types them: what they print, what they write, how they refuse."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
+from fedceo import run as run_experiment
 from fedceo.cli import main
+from fedceo.errors import UsageError
 
 FILE = """
 seed = 0
@@ -115,6 +121,18 @@ def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> 
         (("run", "mine.toml", "--set", "privacy.target_epsilon=3"), "exactly one of noise_multiplier and target"),
         (("run", "--resume", "nowhere"), "not a run folder"),
         (("show", "nowhere"), "not a run folder"),
+        (("run", "mine.toml", "--set", "train.rounds=true"), "train.rounds: Input should be a valid integer"),
+        (("run", "mine.toml", "--set", 'train.learning_rate="0.1"'), "train.learning_rate: Input should be a valid"),
+        (("run", "."), ".: a folder, expected an experiment file"),
+        (("run", "mine.toml", "--out", "/proc/none"), "/proc/none: cannot be written to"),
+        (("run", "--foo"), "No such option: --foo"),
+        (("show",), "Missing argument 'FOLDER'"),
+        (("sweep", "mine.toml", "--seeds", "0"), "--seeds"),
+        (("sweep", "mine.toml", "--grid", "train.rounds=[1]", "--grid", "train.rounds=[2]"), "is given twice"),
+        (("sweep", "mine.toml", "--set", "train.roundz=1"), "mine.toml: train.roundz: unknown field"),
+        (("tune", "mine.toml", "--grid", "train.rounds=[1]", "--rounds", "2"), "--grid has train.rounds too"),
+        (("report", "mine.toml", "-o", "/proc/none/x.html"), "no such folder to save a report in"),
+        (("privacy", "audit", "mine.toml", "--seed", "-1"), "--seed"),
     ],
 )
 def test_refusals_are_one_line_and_exit_2(
@@ -153,3 +171,33 @@ def test_demo(folder: Path) -> None:
         assert results[name]["accuracy"]["last"] >= 0.60
         outsider = next(row for row in results[name]["privacy"] if row["observer"] == "outsider")
         assert outsider["epsilon"] <= 4.0
+
+
+def test_a_sweep_of_which_nothing_works_says_why(folder: Path) -> None:
+    done = fedceo("sweep", "mine.toml", "--set", "train.device=nowhere", "--out", "new/out", "--jobs", "1", cwd=folder)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "nowhere" in done.stderr and (folder / "new" / "out" / "results.json").exists()
+
+
+def test_runs_with_a_model_of_your_own_are_neither_audited_nor_attacked_as_another(folder: Path) -> None:
+    table = tomllib.loads(FILE) | {"train": {"rounds": 1}}
+    run_experiment(table, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=folder / "own")
+    for command in (("privacy", "audit", "own", "--rounds", "2"), ("attack", "own")):
+        done = fedceo(*command, cwd=folder)
+        assert done.returncode == 2 and "model of your own" in done.stderr and done.stderr.count("\n") == 1
+    assert not (folder / "own" / "audit.json").exists()
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"data": ([1], [2])}, "data: tuple, expected a Federation or a Source"),
+        ({"model": "mlp"}, "model: str, expected a torch module with parameters"),
+        ({"model": nn.Flatten()}, "model: Flatten, expected a torch module with parameters"),
+    ],
+)
+def test_what_python_may_give(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        run_experiment(tomllib.loads(FILE), **given)
+    with pytest.raises(UsageError, match="experiment: NoneType, expected"):
+        run_experiment(None)  # type: ignore[arg-type]

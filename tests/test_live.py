@@ -12,7 +12,7 @@ from fedceo.cli import main
 from fedceo.config import parse_experiment, to_toml
 from fedceo.live import Meter
 from fedceo.privacy import accounting
-from fedceo.simulation.runs import prepare
+from fedceo.simulation.preparing import prepare
 from tests.report.conftest import TABLE
 
 

@@ -26,7 +26,7 @@ from representation import least_representation_loss, representation_loss
 from fedceo import Experiment, __version__, parse_experiment
 from fedceo.privacy.accounting import answer
 from fedceo.privacy.gaussian import gaussian_epsilon
-from fedceo.simulation.runs import prepare
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import privacy_spec
 from fedceo.simulation.summary import machine
 

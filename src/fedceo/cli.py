@@ -1,5 +1,6 @@
 """The commands: a few lines each, no logic. Errors a user can cause are one line and exit code 2."""
 
+import errno
 import json
 import signal
 import sys
@@ -10,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from fedceo import cli_attack, cli_report, cli_studies
 from fedceo.cli_data import app as data_app
@@ -20,6 +22,9 @@ from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
     from fedceo.scale.cluster import Workers
+
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR)
+"""What a disk may refuse."""
 
 app = typer.Typer(
     help="Federated learning under differential privacy, around FedCEO.",
@@ -215,9 +220,19 @@ def stopping() -> Iterator[Callable[[], bool]]:
 
 
 def main() -> None:
-    """The entry point: turns UsageError into one line and exit code 2."""
+    """The entry point: what a user can mend is one line and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except NoArgsIsHelpError as error:
+        error.show()
+    except ClickException as error:
+        print(f"fedceo: {' '.join(error.format_message().split())}", file=sys.stderr)
     except UsageError as error:
         print(f"fedceo: {error}", file=sys.stderr)
-        sys.exit(2)
+    except OSError as error:
+        if error.errno not in NOT_OURS:
+            raise
+        print(f"fedceo: {error.filename}: {error.strerror}", file=sys.stderr)
+    except Abort:
+        sys.exit(130)
+    sys.exit(2)

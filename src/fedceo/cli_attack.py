@@ -68,13 +68,16 @@ def _simulation(target: Path, overrides: list[str]) -> "Simulation":
     """At the initial weights of an experiment file, or after the last round of a run."""
     from fedceo.config import load_experiment
     from fedceo.methods import State
-    from fedceo.simulation.runs import load, prepare
+    from fedceo.simulation.folder import RunFolder
+    from fedceo.simulation.preparing import prepare, prepare_again
+    from fedceo.simulation.runs import load
 
     if not target.is_dir():
         return prepare(load_experiment(target, overrides))
     run = load(target)
-    experiment = load_experiment(target / "experiment.toml", overrides) if overrides else run.experiment
-    simulation = prepare(experiment)
+    simulation = prepare_again(RunFolder(target))
+    if overrides:
+        simulation = prepare(load_experiment(target / "experiment.toml", overrides))
     simulation.state = State(run.weights).placed_like(simulation.state.weights)
     simulation.round = run.result["rounds"]
     simulation.clip = next((r["clip"] for r in reversed(run.history) if "clip" in r), simulation.clip)

@@ -135,22 +135,22 @@ def audit(
     ],
     overrides: Overrides = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds with canaries; left out: what a minute or so takes.")
+        int | None, typer.Option(min=1, help="Rounds with canaries; left out: what a minute or so takes.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the auditor's coins, not of the experiment.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the auditor's coins, not of the experiment.")] = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
     from fedceo.config import load_experiment
     from fedceo.privacy.audit import audit as audit_simulation
     from fedceo.simulation.folder import RunFolder, write_whole
-    from fedceo.simulation.runs import prepare
+    from fedceo.simulation.preparing import prepare, prepare_again
 
     kept = file.is_dir()
     if kept and overrides:
         raise UsageError("--set: a run has been as it was; it takes an experiment file")
-    experiment = RunFolder(file).experiment() if kept else load_experiment(file, overrides or [])
-    report = audit_simulation(prepare(experiment), rounds=rounds, seed=seed)
+    simulation = prepare_again(RunFolder(file)) if kept else prepare(load_experiment(file, overrides or []))
+    report = audit_simulation(simulation, rounds=rounds, seed=seed)
     text = json.dumps(report.as_dict(), indent=2)
     if kept:
         write_whole(file / "audit.json", f"{text}\n".encode())
@@ -177,6 +177,8 @@ def _specs(given: dict[str, Any]) -> list["Spec"]:
     missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
     if missing:
         raise UsageError(f"{', '.join(map(_option, missing))}: needed, or an experiment file")
+    if given.get("participations", 0) > given["rounds"]:
+        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
     if given["rounds"] < 1:
         raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
     if "delta" not in given and given["clients"] > 0:

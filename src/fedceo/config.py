@@ -24,7 +24,7 @@ from fedceo.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy
 class Experiment(Section):
     """A federation, a model, a method and a privacy setting."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Everything random follows from it, the noise too unless privacy.randomness = "system"."""
     note: str | None = None
     """A remark for tables, such as how the settings were chosen; `fedceo tune` writes one."""
@@ -114,7 +114,9 @@ def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such experiment file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except IsADirectoryError:
+        raise UsageError(f"{path}: a folder, expected an experiment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
     parts = table.pop("extends", [])
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):

@@ -75,10 +75,10 @@ class PPSGD(Local):
     """Bietti et al. 2022: every client adds an offset of its own to the last layer, which is never sent."""
     form: Literal["gradient", "averaging"] = "averaging"
     """gradient: one clipped gradient a round, as in the paper. averaging: E epochs a round, as FedAvg does."""
-    alpha: Annotated[float, Field(ge=0.0)] = 1.0
+    alpha: Annotated[float, Field(ge=0.0, strict=True)] = 1.0
     """gradient: shared against personal step. Up to 1 the pair is (alpha eta, eta), above 1 (eta, eta / alpha), with
     eta = train.server_learning_rate; infinity is the global model alone, 0 local models alone."""
-    personal_epochs: Annotated[int, Field(ge=0)] = 1
+    personal_epochs: Annotated[int, Field(ge=0, strict=True)] = 1
     """averaging: epochs on the offset, before the shared part."""
     personal_learning_rate: Positive | None = None
     """averaging: of these epochs; left out: train.learning_rate."""
@@ -93,7 +93,7 @@ class PPSGD(Local):
 class Centaur(Local):
     name: Literal["centaur"] = "centaur"
     """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
-    head_epochs: Annotated[int, Field(ge=0)] = 15
+    head_epochs: Annotated[int, Field(ge=0, strict=True)] = 15
     """Epochs on the client's last layer, before the shared layers."""
     head_learning_rate: Positive | None = None
     """Of these epochs; left out: train.learning_rate."""
@@ -132,7 +132,7 @@ class FedCEO(Local):
     """The truncated t-SVD over the stacked models every `interval` rounds."""
     strength: Positive = 0.6
     """lambda: the threshold is ratio^(t/I) / (2 strength), so a larger strength smooths less."""
-    ratio: Annotated[float, Field(ge=1.0, le=2.0)] = 1.04
+    ratio: Annotated[float, Field(ge=1.0, le=2.0, strict=True)] = 1.04
     """vartheta, the growth of the threshold from one smoothing to the next."""
     threshold: Literal["scheduled", "noise"] = "scheduled"
     """scheduled: as above, the paper's. noise: kappa s sqrt(K) (sqrt(d) + sqrt(h)) for a layer of d x h entries, where

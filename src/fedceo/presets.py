@@ -1,5 +1,7 @@
 """What there is by name: the embedded demo, experiment files, and the registries."""
 
+import re
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -8,8 +10,6 @@ from fedceo.config import METHOD_NAMES, Experiment, parse_experiment
 
 def demo_experiments() -> dict[str, Experiment]:
     """Three runs on the same clients, cohorts and batches: without noise, UDP-FedAvg and FedCEO at one epsilon."""
-    import tomllib
-
     table = tomllib.loads(resources.files("fedceo").joinpath("demo.toml").read_text())
     private, method = table["privacy"], table["method"]
     return {
@@ -45,4 +45,4 @@ def _first_comment(path: Path) -> str:
 def _first_sentence(kind: type) -> str:
     """What the settings of a method say of its name."""
     words = " ".join(str(kind.model_fields["name"].description).split())  # type: ignore[attr-defined]
-    return words.split(". ")[0].rstrip(".")
+    return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")

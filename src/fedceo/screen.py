@@ -87,7 +87,7 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     if result["ended_early"]:
         out.print(f"ended early by {result['ended_early']}")
     if result["discarded_rounds"]:
-        out.print(f"{result['discarded_rounds']} rounds had fewer reports than privacy.min_reports and were discarded")
+        out.print(f"{result['discarded_rounds']} rounds had too few reports and were discarded")
     if result["nonfinite_updates"]:
         out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
     out.print(f"results: {folder}")

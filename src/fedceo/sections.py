@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0, strict=True)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False, strict=True)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Section(BaseModel):
@@ -20,7 +20,8 @@ class Data(Section):
     name: str | None = None
     """A registered data set (`fedceo data list`) or "hf:owner/name" of the Hugging Face hub; none where `path` is."""
     path: str | None = None
-    """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,)."""
+    """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,); its test_x and
+    test_y are the public test set or, without them, a fixed fifth of the records."""
     root: str | None = None
     """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
     clients: Count | None = None
@@ -122,7 +123,7 @@ class Privacy(Section):
     """flat: the whole update to norm C. per_layer: each of m tensors to C / sqrt(m). adaptive: C, at first the given
     one, follows a quantile of the updates' norms (Andrew et al. 2021); the counts it needs are noised, and updates get
     so much more noise that sigma stands for both."""
-    clip_quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    clip_quantile: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.5
     """adaptive: share of updates that C should leave as they are."""
     clip_learning_rate: Positive = 0.2
     """adaptive: how fast log C follows."""
@@ -139,7 +140,7 @@ class Privacy(Section):
     """The run ends before the round that would raise the observer's epsilon above this."""
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
     """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
-    delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    delta: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] | None = None
     """Left out: min(1e-5, N^-1.1)."""
     min_reports: Count | None = None
     """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
@@ -166,7 +167,7 @@ class Privacy(Section):
 class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""
-    personal_clients: Annotated[int, Field(ge=0)] = 20
+    personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
     """Clients whose own models, where a method has such, are measured on the whole test set (P-glob)."""
 
 

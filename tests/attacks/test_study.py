@@ -15,8 +15,8 @@ from fedceo.attacks.holdings import check_holds, held_updates, make_sender
 from fedceo.config import parse_experiment
 from fedceo.errors import UsageError
 from fedceo.privacy.mechanisms import norms_of
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.runs import prepare
 
 QUICK = Attack("dlg", iterations=8, restarts=1)
 

@@ -11,8 +11,8 @@ import fedceo
 from fedceo.errors import UsageError
 from fedceo.methods.method import State
 from fedceo.methods.personal import power_step
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.runs import prepare
 from tests.methods.test_oracles import close, run, table
 from tests.small import SIZES, federation
 

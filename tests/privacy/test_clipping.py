@@ -12,8 +12,8 @@ from fedceo.errors import UsageError
 from fedceo.methods.fedceo import FedCEO
 from fedceo.privacy.gaussian import gaussian_epsilon
 from fedceo.privacy.mechanisms import noise_beside_count
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.runs import prepare
 from tests.privacy.test_mechanisms import K, cohort, mechanism
 from tests.simulation.small_runs import changed
 

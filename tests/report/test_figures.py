@@ -164,7 +164,7 @@ def test_who_has_what() -> None:
 def test_the_grid_of_an_attack() -> None:
     from fedceo.attacks import Attack, run_study
     from fedceo.config import parse_experiment
-    from fedceo.simulation.runs import prepare
+    from fedceo.simulation.preparing import prepare
     from tests.report.conftest import TABLE
 
     simulation = prepare(parse_experiment(TABLE | {"model": {"name": "dlg-lenet"}}))

@@ -19,8 +19,8 @@ from fedceo.scale.cluster import Workers, _room, ray
 from fedceo.scale.pool import pool_of
 from fedceo.scale.remote import apart, on_workers
 from fedceo.scale.worker import Kit
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.runs import prepare
 from fedceo.tensors import truncated_tsvd
 from tests.small import federation
 

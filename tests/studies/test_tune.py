@@ -7,7 +7,8 @@ import pytest
 
 from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.errors import UsageError
-from fedceo.simulation.runs import load, prepare
+from fedceo.simulation.preparing import prepare
+from fedceo.simulation.runs import load
 from fedceo.studies.tune import changed, search_space, tune, tune_on_grid
 
 TABLE = {

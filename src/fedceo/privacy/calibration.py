@@ -37,7 +37,8 @@ def calibrate(target_epsilon: float, observer: str, spec: Spec) -> float:
     while epsilon(enough) > target_epsilon:
         if enough >= MOST:
             raise UsageError(
-                f"no noise multiplier up to {MOST:g} reaches epsilon {target_epsilon:g} for the {observer}"
+                f"target_epsilon: {target_epsilon:g} for the {observer} at delta {spec.delta:g}, which no noise "
+                f"multiplier up to {MOST:g} reaches"
             )
         enough = min(2 * enough, MOST)
     too_little = enough / 2

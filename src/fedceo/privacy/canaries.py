@@ -95,8 +95,10 @@ class Samples:
 
         The threshold that does best on one half of the scores is judged on the other half.
         """
+        if self.smaller < 4:
+            return 0.0
         lowest, highest = np.quantile(np.concatenate([self.out, self.fallen]), [0.0, 1.0])
-        if self.smaller < 4 or lowest == highest:
+        if lowest == highest:
             return 0.0
         chosen = [np.sort(scores[::2]) for scores in (self.out, self.fallen)]
         grid = np.linspace(lowest, highest, THRESHOLDS)

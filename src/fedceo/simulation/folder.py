@@ -116,7 +116,10 @@ class RunFolder:
             lines = (self.path / "metrics.jsonl").read_text().split("\n")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except ValueError:
+            raise UsageError(f"{self.path / 'metrics.jsonl'}: not one round a line") from None
 
     def spend(self, entry: Entry) -> None:
         """Add one round to the ledger; on return it is on the disk."""
@@ -218,7 +221,8 @@ def read_recording(path: Path) -> Recording:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is either there with all its content or not there."""
+    """Write a file that is either there with all its content or not there; its folder is made if it is not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:
         file.write(content)

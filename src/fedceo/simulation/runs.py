@@ -6,7 +6,6 @@ fedceo.load("runs/mine").model
 """
 
 import copy
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,20 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
-from fedceo.data import Federation, Source, build_federation, federate
+from fedceo.config import Experiment
+from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.methods.fedceo import FedCEO
 from fedceo.models import build_model, parameters_of
-from fedceo.privacy.ledger import Entry, Ledger
+from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
+from fedceo.simulation.preparing import as_experiment, budget_of, identity, next_round, prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_spec, solve_noise
 from fedceo.simulation.summary import result_of
-from fedceo.training.schedule import Schedule
 
 if TYPE_CHECKING:  # slow to import, and not always needed
-    from fedceo.privacy.budget import Budget
     from fedceo.scale.cluster import Workers
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -86,7 +83,7 @@ def run(
         on_round: called with every round's record.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
-    simulation = prepare(_as_experiment(experiment), data, model)
+    simulation = prepare(as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
     with _on(workers, simulation), folder.held() if folder is not None else nullcontext():
         if folder is not None:
@@ -112,7 +109,7 @@ def resume(
             return load(path, model=model)
         simulation = prepare(experiment, data, model)
         state, about = folder.load_checkpoint()
-        if about["identity"] != _identity(simulation):
+        if about["identity"] != identity(simulation):
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
         if len(ledger.entries) < about["ledger"]:
@@ -152,47 +149,6 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     return Run(experiment, folder.history(), weights, model.eval(), result, True, ledger, folder.path)
 
 
-def _as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
-    if isinstance(given, Experiment):
-        experiment = given
-    else:
-        experiment = parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
-    return with_absolute_places(experiment)
-
-
-def with_absolute_places(experiment: Experiment) -> Experiment:
-    """The same experiment wherever it is resumed from."""
-    places = {name: getattr(experiment.data, name) for name in ("path", "root")}
-    absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
-    return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
-
-
-def prepare(
-    experiment: Experiment, data: Federation | Source | None = None, model: nn.Module | None = None
-) -> Simulation:
-    """A simulation before its first round; everything that can be refused is refused here, before a file is written."""
-    if isinstance(data, Federation):
-        federation = data
-    elif data is not None:
-        federation = federate(data, experiment.data, experiment.seed)
-    else:
-        federation = build_federation(experiment.data, experiment.seed)
-    if model is None:
-        seed = Schedule(experiment.seed).number("model")
-        model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
-        name = experiment.model.name
-    else:
-        name = type(model).__name__
-        model = copy.deepcopy(model)  # the caller's stays as it is
-    noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
-    privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
-    simulation = Simulation(experiment, federation, model, name, noise_multiplier)
-    _, ended = _next(simulation, _budget(simulation))
-    if ended is not None:
-        raise UsageError(ended)
-    return simulation
-
-
 @contextmanager
 def _on(workers: "Workers | None", simulation: Simulation) -> Iterator[None]:
     """The simulation with its training and smoothing on workers, if there are to be any, while inside."""
@@ -219,8 +175,8 @@ def _carry_on(
 ) -> Run:
     experiment = simulation.experiment
     start = time.perf_counter() - seconds
-    budget = _budget(simulation)
-    entry, ended = _next(simulation, budget)
+    budget = budget_of(simulation)
+    entry, ended = next_round(simulation, budget)
     # rounds after the checkpoint that a seed repeats are in the ledger already
     written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
     if folder is not None:
@@ -232,7 +188,7 @@ def _carry_on(
         if folder is not None and len(simulation.ledger.entries) >= written:
             folder.spend(entry)  # before anything of the round can leave
         record = simulation.step(entry)
-        entry, ended = _next(simulation, budget)
+        entry, ended = next_round(simulation, budget)
         if ended is not None and "test_accuracy" not in record:
             record |= simulation.measure()
         history.append(record)
@@ -259,25 +215,6 @@ def _carry_on(
     return Run(experiment, history, weights, simulation.model.eval(), result, finished, simulation.ledger, path)
 
 
-def _budget(simulation: Simulation) -> "Budget | None":
-    privacy = simulation.experiment.privacy
-    if privacy.max_epsilon is None:
-        return None
-    from fedceo.privacy.budget import Budget
-
-    plan = privacy_spec(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
-    return Budget(privacy.max_epsilon, privacy.observer, plan)
-
-
-def _next(simulation: Simulation, budget: "Budget | None") -> tuple[Entry | None, str | None]:
-    """The round to take, or none and, where the budget forbids one, why."""
-    if simulation.round == simulation.experiment.train.rounds:
-        return None, None
-    entry = simulation.draw()
-    refused = budget.refuses(simulation.ledger, entry) if budget is not None else None
-    return (None, refused) if refused else (entry, None)
-
-
 def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
     spent = len(simulation.ledger.entries)
     return {
@@ -288,14 +225,5 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "clip": simulation.clip,
         "noise_multiplier": simulation.noise_multiplier,
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
-        "identity": _identity(simulation),
+        "identity": identity(simulation),
     }
-
-
-def _identity(simulation: Simulation) -> str:
-    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
-    data = simulation.federation
-    shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
-    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
-    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
-    return digest.hexdigest()

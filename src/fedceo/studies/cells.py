@@ -46,7 +46,10 @@ def find_cells(target: Path, seeds: int, overrides: Sequence[str], grid: Sequenc
         base = target.parent if target.is_file() else target
         name = "/".join([*file.relative_to(base).with_suffix("").parts])
         name += "".join(f",{override}" for override in chosen)
-        experiment = load_experiment(file, [*overrides, *chosen])
+        try:
+            experiment = load_experiment(file, [*overrides, *chosen])
+        except UsageError as error:
+            raise error if str(file) in str(error) else UsageError(f"{file}: {error}") from None
         for seed in range(experiment.seed, experiment.seed + seeds):
             folder = out / _as_path(name) / f"seed-{seed}"
             cells.append(Cell(name, experiment.model_copy(update={"seed": seed}), folder))
@@ -77,6 +80,10 @@ def _is_no_experiment(name: Path, file: Path) -> bool:
 def combinations(grid: Sequence[str]) -> list[dict[str, Any]]:
     """Every combination of the values of "section.field=[value, ...]"s: {"section.field": value, ...}."""
     choices = [_choices(each) for each in grid]
+    fields = [values[0][0] for values in choices]
+    for field in fields:
+        if fields.count(field) > 1:
+            raise UsageError(f"--grid: {field} is given twice, expected all its values in one list")
     return [dict(chosen) for chosen in itertools.product(*choices)]
 
 

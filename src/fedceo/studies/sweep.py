@@ -11,7 +11,8 @@ import torch
 
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from fedceo.simulation.runs import resume, run, with_absolute_places
+from fedceo.simulation.preparing import with_absolute_places
+from fedceo.simulation.runs import resume, run
 from fedceo.studies.cells import Cell
 
 OnCell = Callable[[Cell, dict[str, Any] | None, str | None], None]

@@ -77,6 +77,8 @@ def tune_on_grid(
     """
     cells: dict[str, list[Cell]] = {}
     settings = combinations(grid)
+    if rounds is not None and "train.rounds" in settings[0]:
+        raise UsageError("--rounds: is the length of every trial, and --grid has train.rounds too")
     for name, experiment in experiments.items():
         _check_validation(experiment)
         for number, values in enumerate(settings):

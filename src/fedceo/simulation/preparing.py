@@ -1,0 +1,110 @@
+"""From what a user gives to a simulation before its first round: everything that can be refused is refused here."""
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
+from fedceo.data import Federation, Source, build_federation, federate
+from fedceo.errors import UsageError
+from fedceo.models import build_model, parameters_of
+from fedceo.privacy.ledger import Entry
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.training.schedule import Schedule
+
+if TYPE_CHECKING:  # slow to import, and not always needed
+    from fedceo.privacy.budget import Budget
+
+
+def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
+    if isinstance(given, Experiment):
+        experiment = given
+    elif not isinstance(given, str | Path | Mapping):
+        raise UsageError(f"experiment: {type(given).__name__}, expected an experiment, a mapping or a file's path")
+    else:
+        experiment = parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
+    return with_absolute_places(experiment)
+
+
+def with_absolute_places(experiment: Experiment) -> Experiment:
+    """The same experiment wherever it is resumed from."""
+    places = {name: getattr(experiment.data, name) for name in ("path", "root")}
+    absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
+    return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
+
+
+def prepare(
+    experiment: Experiment, data: Federation | Source | None = None, model: nn.Module | None = None
+) -> Simulation:
+    """A simulation before its first round; everything that can be refused is refused here, before a file is written."""
+    if not isinstance(data, Federation | Source | None):
+        raise UsageError(f"data: {type(data).__name__}, expected a Federation or a Source, as from_arrays makes")
+    if not isinstance(model, nn.Module | None) or (model is not None and not parameters_of(model)):
+        raise UsageError(f"model: {type(model).__name__}, expected a torch module with parameters")
+    if isinstance(data, Federation):
+        federation = data
+    elif data is not None:
+        federation = federate(data, experiment.data, experiment.seed)
+    else:
+        federation = build_federation(experiment.data, experiment.seed)
+    if model is None:
+        seed = Schedule(experiment.seed).number("model")
+        model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
+        name = experiment.model.name
+    else:
+        name = type(model).__name__
+        model = copy.deepcopy(model)  # the caller's stays as it is
+    noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
+    privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
+    simulation = Simulation(experiment, federation, model, name, noise_multiplier)
+    _, ended = next_round(simulation, budget_of(simulation))
+    if ended is not None:
+        raise UsageError(ended)
+    return simulation
+
+
+def prepare_again(folder: RunFolder) -> Simulation:
+    """The simulation of a folder's experiment; refused if it had data or a model that the experiment does not name."""
+    simulation = prepare(folder.experiment())
+    if folder.finished:
+        was = folder.result()
+        same = (was["data_digest"], was["model"]) == (simulation.federation.digest, simulation.model_name)
+    else:
+        same = folder.load_checkpoint()[1]["identity"] == identity(simulation)
+    if not same:
+        raise UsageError(f"{folder.path}: was made with other data or a model of your own, which only Python can give")
+    return simulation
+
+
+def budget_of(simulation: Simulation) -> "Budget | None":
+    privacy = simulation.experiment.privacy
+    if privacy.max_epsilon is None:
+        return None
+    from fedceo.privacy.budget import Budget
+
+    plan = privacy_spec(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
+    return Budget(privacy.max_epsilon, privacy.observer, plan)
+
+
+def next_round(simulation: Simulation, budget: "Budget | None") -> tuple[Entry | None, str | None]:
+    """The round to take, or none and, where the budget forbids one, why."""
+    if simulation.round == simulation.experiment.train.rounds:
+        return None, None
+    entry = simulation.draw()
+    refused = budget.refuses(simulation.ledger, entry) if budget is not None else None
+    return (None, refused) if refused else (entry, None)
+
+
+def identity(simulation: Simulation) -> str:
+    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
+    data = simulation.federation
+    shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
+    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
+    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
+    return digest.hexdigest()
