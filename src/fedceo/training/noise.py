@@ -45,9 +45,10 @@ class RecordNoise:
             self.keys = torch.tensor([draw_key(generator) for generator in self.generators], device=device)
 
     @cached_property
-    def pool(self) -> ThreadPoolExecutor:
-        """As many threads as torch has here: one where clients are trained in threads of their own."""
-        return ThreadPoolExecutor(torch.get_num_threads())
+    def pool(self) -> ThreadPoolExecutor | None:
+        """As many threads as torch has here; none where clients are trained in threads of their own."""
+        threads = torch.get_num_threads()
+        return ThreadPoolExecutor(threads) if threads > 1 else None
 
     def draw(self, step: int, size: int) -> Tensor:
         """(K, size) for one step; steps are asked for in order."""
@@ -63,5 +64,6 @@ class RecordNoise:
             generator.standard_normal(out=row, dtype=row.dtype)
 
         # half of a step's time would go into drawing one client after another; NumPy lets go of Python meanwhile
-        list(self.pool.map(fill, drawn.numpy(), self.generators))
+        together = map if self.pool is None else self.pool.map
+        list(together(fill, drawn.numpy(), self.generators))
         return drawn
