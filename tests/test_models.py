@@ -57,6 +57,14 @@ def test_what_does_not_fit_is_refused() -> None:
         check_model(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), 3)
 
 
+def test_a_module_under_two_names_is_refused() -> None:
+    """torch.func would exchange its weights twice and lose them; one without weights may be anywhere."""
+    shared, relu = nn.Linear(6, 6), nn.ReLU()
+    with pytest.raises(UsageError, match="0 and 2 are one module, expected one name"):
+        check_model(nn.Sequential(shared, relu, shared, nn.Linear(6, 3)), (6,), 3)
+    check_model(nn.Sequential(shared, relu, nn.Linear(6, 6), relu, nn.Linear(6, 3)), (6,), 3)
+
+
 RECORDS = {
     "mlp": (1, 8, 8),
     "lenet5": (1, 16, 16),

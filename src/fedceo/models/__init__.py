@@ -64,6 +64,11 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: t
 
     dtype: of the inputs; left out, that of the parameters.
     """
+    first_names: dict[nn.Module, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        first = first_names.setdefault(module, name)
+        if first != name and next(module.parameters(), None) is not None:  # torch.func would lose its weights
+            raise UsageError(f"model: {first} and {name} are one module, expected one name; forward may use it twice")
     for name, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None:
             raise UsageError(
