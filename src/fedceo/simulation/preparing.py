@@ -74,7 +74,7 @@ def prepare_again(folder: RunFolder) -> Simulation:
     simulation = prepare(folder.experiment())
     if folder.finished:
         was = folder.result()
-        same = (was["data_digest"], was["model"]) == (simulation.federation.digest, simulation.model_name)
+        same = (was.get("data_digest"), was["model"]) == (simulation.federation.digest, simulation.model_name)
     else:
         same = folder.load_checkpoint()[1]["identity"] == identity(simulation)
     if not same:
