@@ -72,7 +72,8 @@ def read_npz(path: Path) -> Source:
     except UsageError:
         raise
     except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{path}: not a .npz file of plain arrays: {first_line(error)}") from None
+        why = "" if "pickle" in str(error) else f": {first_line(error)}"  # NumPy would advise to unpickle it
+        raise UsageError(f"{path}: not a .npz file of plain arrays{why}") from None
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
         raise UsageError(f"{path}: no array named {' or '.join(missing)}; it holds {found}")

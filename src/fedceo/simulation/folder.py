@@ -208,6 +208,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: cut short or not a safetensors file ({error})") from None
 
