@@ -3,7 +3,7 @@
     python benchmarks/attack_speed.py [--rows 64] [--out FILE]
 
 Random images of CIFAR-10's shape on the network that gradient inversion is tried on, one core, a few steps of L-BFGS
-(20 iterations each) from the same starts. Everybody in turn, medians; rows by themselves are timed on the first eight.
+(20 iterations each) from random starts. Everybody in turn, medians; rows by themselves are timed on the first eight.
 The loop is written as attackers write it: autograd twice, one optimizer for each row.
 """
 
@@ -32,7 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = build_model("dlg-lenet", SHAPE, CLASSES, seed=0)
-    sender = Sender(model, {name: w.detach() for name, w in parameters_of(model).items()})
+    sender = Sender(model, parameters_of(model))
     rng = torch.Generator().manual_seed(0)
     labels = torch.randint(CLASSES, (options.rows,), generator=rng)
     held = sender.updates(torch.rand(options.rows, *SHAPE, generator=rng), F.one_hot(labels, CLASSES).float())

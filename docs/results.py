@@ -82,15 +82,16 @@ def cautions(cells: dict[str, Found]) -> str:
     rows = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
     last = [row["last"] for row in rows if row["run"].startswith("UDP-FedAvg, lr 0.01, TF32")]
     udp, ppsgd = (cells[f"paper/table1/cifar10-lenet5/sigma-1.0/{method}"] for method in ("udp-fedavg", "ppsgd"))
+    tops = [run["result"]["accuracy"]["best_round"] for run in udp.done]
     return (
         "\nTrials of 60 rounds favour rates that are quick at first, and the order of the methods can be that of the\n"
         "rates they chose:\n\n"
         "- sigma_g = 2: at 0.01, which its trials did not choose, UDP-FedAvg ended at "
         f"{spread(last)} in the three\n  seeds of `benchmarks/gpu_cifar10.py` (other records for validation): level "
         "with FedCEO at vartheta = 1, whose\n  own run at 0.01 is still owed.\n"
-        "- sigma_g = 1: all but PPSGD chose 0.1, at which they fall again after 60 to 100 rounds (UDP-FedAvg from\n"
-        f"  {spread(udp.percent('best'))} to {spread(udp.percent('last'))}); PPSGD failed its trial at 0.1 and at its "
-        f"0.01 goes on rising to {spread(ppsgd.percent('last'))}.\n"
+        f"- sigma_g = 1: all but PPSGD chose 0.1, at which they fall again (UDP-FedAvg after round {min(tops)} or "
+        f"{max(tops)},\n  from {spread(udp.percent('best'))} to {spread(udp.percent('last'))}); PPSGD failed its trial "
+        f"at 0.1 and at its 0.01 ends at {spread(ppsgd.percent('last'))}.\n"
     )
 
 

@@ -51,6 +51,21 @@ def test_what_that_page_says_in_words_follows_from_the_numbers(results: ModuleTy
             udp = name.replace("/fedceo", "/udp-fedavg")
             gains = [statistics.fmean(cells[each].percent("last")) - paper[each] for each in (name, udp)]
             assert gains[0] < gains[1], name
+    lenet5 = "paper/table1/cifar10-lenet5/sigma"
+    at_1 = {method: cells[f"{lenet5}-1.0/{method}"] for method in ("udp-fedavg", "centaur", "fedceo-ratio-1", "fedceo")}
+    assert {len(found.done) for found in at_1.values()} == {2}, "the pages say two seeds"
+    for found in at_1.values():
+        assert {run["experiment"]["train"]["learning_rate"] for run in found.done} == {0.1}
+        assert statistics.fmean(found.percent("best")) > statistics.fmean(found.percent("last")) + 3, "it falls again"
+    steady = cells[f"{lenet5}-1.0/ppsgd"]
+    assert {run["experiment"]["train"]["learning_rate"] for run in steady.done} == {0.01}
+    assert all(run["result"]["accuracy"]["best_round"] > 200 for run in steady.done), "PPSGD does not fall so early"
+    compare = importlib.import_module("runs_found").compare
+    udp = at_1["udp-fedavg"].by_seed("last")
+    assert {compare(at_1[method].by_seed("last"), udp) for method in ("fedceo", "fedceo-ratio-1")} == {"level"}
+    assert paper[f"{lenet5}-1.0/fedceo"] - paper[f"{lenet5}-1.0/udp-fedavg"] == pytest.approx(10, abs=0.5)
+    alone, other = (cells[f"{lenet5}-2.0/{method}"].by_seed("last") for method in ("fedceo-ratio-1", "udp-fedavg"))
+    assert compare(alone, other) == "above"
     trials = json.loads((ROOT / "results" / "paper" / "heterogeneity.trials.json").read_text())
     at = {name: next(t for t in found if t["train.learning_rate"] == 0.1) for name, found in trials.items()}
     for name, trial in at.items():

@@ -232,7 +232,8 @@ def main() -> None:
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise
-        print(f"fedceo: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""  # a full disk does not say which file
+        print(f"fedceo: {where}{error.strerror}", file=sys.stderr)
     except Abort:
         sys.exit(130)
     sys.exit(2)

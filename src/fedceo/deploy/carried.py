@@ -1,10 +1,9 @@
 """Which experiments a federation of nodes can carry, and what becomes of one that is to be deployed."""
 
-from pathlib import Path
-
 from fedceo.config import Experiment
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur, JainAnil
+from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.spending import with_solved_noise
 
 
@@ -45,21 +44,17 @@ def for_deployment(experiment: Experiment) -> Experiment:
     A round that is taken again after a crash is spent twice, so a deployment saves after each. The multiplier is solved
     once, here: nodes read it from the file and start a new process for every message.
     """
-    data = experiment.data
-    places = {name: getattr(data, name) for name in ("path", "root")}
-    absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
-    system = experiment.model_copy(
+    system = with_absolute_places(experiment).model_copy(
         update={
             "privacy": experiment.privacy.model_copy(update={"randomness": "system"}),
             "checkpoint": experiment.checkpoint.model_copy(update={"every": 1}),
-            "data": data.model_copy(update=absolute),
         }
     )
     check_carried(system)
     target = system.privacy.target_epsilon
     if target is None:
         return system
-    assert data.clients is not None
+    assert system.data.clients is not None
     if system.privacy.min_reports is None and system.privacy.observer != "server":  # who sees each upload by itself
         raise UsageError(
             "privacy.target_epsilon: noise goes missing with nodes that are absent, expected privacy.min_reports, for "
@@ -67,4 +62,4 @@ def for_deployment(experiment: Experiment) -> Experiment:
         )
     remark = f"noise multiplier solved for an epsilon of {target:g} of the {system.privacy.observer}"
     note = f"{system.note}; {remark}" if system.note else remark
-    return with_solved_noise(system, [1] * data.clients).model_copy(update={"note": note})
+    return with_solved_noise(system, [1] * system.data.clients).model_copy(update={"note": note})

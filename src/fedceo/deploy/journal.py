@@ -35,16 +35,15 @@ class Journal:
         self.history: list[dict[str, Any]] = []
         self.ledger = Ledger(repeatable=False)
         self.keys: dict[int, str] = {}
-        is_new = not self.folder.exists
-        if is_new:
-            self.folder.create(experiment, beginning, self._about(0.0))
         self._lock = self.folder.hold()
-        if not is_new:
-            try:
+        try:
+            if self.folder.exists:
                 seconds = self._go_on(beginning)
-            except UsageError:
-                self.release()
-                raise
+            else:
+                self.folder.create(experiment, beginning, self._about(0.0))
+        except UsageError:
+            self.release()
+            raise
         self._start = time.perf_counter() - seconds
 
     @property

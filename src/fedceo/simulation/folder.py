@@ -86,14 +86,13 @@ class RunFolder:
             os.close(folder)
 
     def create(self, experiment: Experiment, state: State, about: dict[str, Any]) -> None:
-        """Claim the folder for a new run and save its beginning; a folder that holds anything else is refused.
+        """Save the beginning of a new run in a folder that is held; one that has anything else in it is refused.
 
         The experiment comes last: with it there is a run that can be resumed, without it there is none yet.
         """
         if self.exists:
             raise UsageError(f"{self.path}: holds a run already; resume it with --resume or choose another --out")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             if any(file.name.removesuffix(".part") not in BEGINNING for file in self.path.iterdir()):
                 raise UsageError(f"{self.path}: not an empty folder")
             self.save_checkpoint(state, about)

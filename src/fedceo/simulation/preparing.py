@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # slow to import, and not always needed
 
 
 def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
+    """What `fedceo.run` may be given, read and checked."""
     if isinstance(given, Experiment):
         experiment = given
     elif not isinstance(given, str | Path | Mapping):
