@@ -115,9 +115,14 @@ def rate_edge(name: str) -> str:
         if file.exists():
             trials = _read(file).get(name.removeprefix(f"{parent.as_posix()}/"), [])
             rates = [trial["train.learning_rate"] for trial in trials]
-            best = max(trials, key=lambda trial: trial["validation_accuracy"], default=None)
-            return ", edge" if best and best["train.learning_rate"] in (min(rates), max(rates)) else ""
+            return ", edge" if trials and chosen(trials)["train.learning_rate"] in (min(rates), max(rates)) else ""
     return ""
+
+
+def chosen(trials: list[dict[str, float]]) -> dict[str, float]:
+    """The trial that `fedceo tune` took: the best at full length where some were run so, else the best."""
+    finalists = [trial for trial in trials if "at_full_length" in trial]
+    return max(finalists or trials, key=lambda trial: trial["at_full_length" if finalists else "validation_accuracy"])
 
 
 @cache

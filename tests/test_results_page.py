@@ -110,11 +110,20 @@ def test_what_was_tuned_is_what_the_trials_favour(results: ModuleType) -> None:
         folder = next(f for f in folders if (ROOT / "results" / f"{f}.trials.json").exists())
         trials = json.loads((ROOT / "results" / f"{folder}.trials.json").read_text())[name.removeprefix(f"{folder}/")]
         assert len(trials) == TRIALS[name.partition("/")[0]], "as many as every other method had"
-        best = max(trials, key=lambda trial: trial.pop("validation_accuracy"))
+        best = importlib.import_module("runs_found").chosen(trials)
         for run in found.runs:
-            for field, value in best.items():
+            for field in best.keys() - {"validation_accuracy", "at_full_length"}:
                 section, _, key = field.partition(".")
-                assert run["experiment"][section][key] == value, f"{name}: {field}"
+                assert run["experiment"][section][key] == best[field], f"{name}: {field}"
+
+
+def test_a_finalist_is_chosen_by_its_whole_run(results: ModuleType) -> None:
+    short: dict[str, float] = {"train.learning_rate": 0.1, "validation_accuracy": 0.5}
+    slow: dict[str, float] = {"train.learning_rate": 0.01, "validation_accuracy": 0.4}
+    chosen = importlib.import_module("runs_found").chosen
+    assert chosen([slow, short]) == short
+    assert chosen([short | {"at_full_length": 0.3}, slow | {"at_full_length": 0.6}])["train.learning_rate"] == 0.01
+    assert chosen([slow, short | {"at_full_length": 0.3}])["train.learning_rate"] == 0.1
 
 
 def test_settings_are_counted_once_and_only_with_several_seeds(results: ModuleType) -> None:

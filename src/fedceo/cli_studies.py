@@ -61,6 +61,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method, the same number for all.")] = 12,
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
+    finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
@@ -73,8 +74,8 @@ def tune(
     from fedceo.studies.tune import tune as tune_one
     from fedceo.studies.tune import tune_on_grid
 
-    if not grid and (rounds is not None or jobs is not None):
-        raise UsageError("--rounds, --jobs: only with --grid, whose trials do not wait for each other")
+    if not grid and (rounds is not None or finalists > 1 or jobs is not None):
+        raise UsageError("--rounds, --finalists, --jobs: only with --grid, whose trials do not wait for each other")
     out = out or Path("runs") / "tune" / (target.stem or "here")
     base = target.parent if target.is_file() else target
     experiments = {
@@ -83,12 +84,14 @@ def tune(
     }
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
-        total = len(experiments) * len(combinations(grid))
+        total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
         with screen.progress(total, "trials", quiet=as_json) as advance:
             count = itertools.count(1)
-            tuned = tune_on_grid(
-                experiments, grid, out, rounds, jobs, lambda cell, result, error: advance({"round": next(count)})
-            )
+
+            def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
+                advance({"round": next(count)})
+
+            tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell)
     else:
         for name, experiment in experiments.items():
             scores: list[float] = []

@@ -7,8 +7,10 @@ import pytest
 
 from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.errors import UsageError
+from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import load
+from fedceo.studies.cells import Cell
 from fedceo.studies.tune import changed, search_space, tune, tune_on_grid
 
 TABLE = {
@@ -78,6 +80,42 @@ def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
         kept = json.loads((tmp_path / "trials.json").read_text())[name]
         assert [trial["validation_accuracy"] for trial in kept] == scores
         assert experiment.note == "best of 3 trials of 1 rounds on validation over train.learning_rate"
+
+
+def test_finalists_are_judged_at_full_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = {name: parse_experiment(TABLE | {"method": {"name": name}}) for name in ("fedavg", "fedceo")}
+    at_first = {0.1: 0.9, 0.05: 0.8, 0.01: 0.7, 0.001: 0.6}
+    in_the_end = {0.1: 0.1, 0.05: 0.3, 0.01: 0.95, 0.001: 0.95}  # the last two would win, had they been let in
+
+    def score(cell: Cell) -> float:
+        assert RunFolder(cell.folder).finished
+        rate = cell.experiment.train.learning_rate
+        return in_the_end[rate] if cell.experiment.train.rounds == 2 else at_first[rate]
+
+    monkeypatch.setattr("fedceo.studies.tune.last_validation", score)
+    seen: list[str] = []
+    grid = ["train.learning_rate=[0.001, 0.01, 0.1, 0.05]"]
+    tuned = tune_on_grid(
+        experiments, grid, tmp_path, 1, finalists=2, jobs=1, on_cell=lambda c, r, e: seen.append(c.name)
+    )
+    assert len(seen) == 2 * (4 + 2)
+    trials = json.loads((tmp_path / "trials.json").read_text())
+    for name, (experiment, best) in tuned.items():
+        assert experiment.train.learning_rate == 0.05 and best == 0.3
+        assert [trial.get("at_full_length") for trial in trials[name]] == [None, None, 0.1, 0.3]
+        assert [trial["validation_accuracy"] for trial in trials[name]] == [0.6, 0.7, 0.9, 0.8]
+        said = "best of 4 trials of 1 rounds, the best 2 again at full length, on validation over train.learning_rate"
+        assert experiment.note == said
+        assert load(tmp_path / name / "finalist-3").experiment.train.rounds == 2
+
+
+def test_finalists_need_short_trials_and_enough_of_them(tmp_path: Path) -> None:
+    experiments, grid = {"a": parse_experiment(TABLE)}, ["train.learning_rate=[0.1, 0.2]"]
+    with pytest.raises(UsageError, match=r"--finalists: .* --rounds is not given"):
+        tune_on_grid(experiments, grid, tmp_path, finalists=2)
+    with pytest.raises(UsageError, match=r"--finalists: 3, but --grid has 2 trials"):
+        tune_on_grid(experiments, grid, tmp_path, rounds=1, finalists=3)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_short_trial_has_the_noise_of_the_whole_experiment(tmp_path: Path) -> None:

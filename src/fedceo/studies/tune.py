@@ -1,12 +1,13 @@
 """Settings chosen on the validation records, with the same number of trials for every method.
 
 `tune` searches, and knows the paper's grids for FedCEO; `tune_on_grid` tries every value of a grid for all experiments
-alike. Both go by the validation accuracy after a trial's last round. What they learn from validation records is a
-release of its own that no privacy row accounts for.
+alike, where asked in short runs, of which the best are run again at full length. Both go by the validation accuracy
+after a trial's last round. What they learn from validation records is a release of its own that no privacy row accounts
+for.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fedceo.studies.sweep import OnCell, run_cell, sweep
 
 Space = dict[str, list[Any]]
 OnTrial = Callable[[int, dict[str, Any], float], None]
+Cells = dict[tuple[str, int], Cell]
+"""By the experiment's name and the number of its setting in the grid."""
 
 RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
 SERVER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0]
@@ -61,44 +64,80 @@ def tune_on_grid(
     grid: Sequence[str],
     out: Path,
     rounds: int | None = None,
+    finalists: int = 1,
     jobs: int | None = None,
     on_cell: OnCell | None = None,
 ) -> dict[str, tuple[Experiment, float]]:
     """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
 
-    out/trials.json holds every trial's values and validation accuracy.
+    out/trials.json holds every trial's values and validation accuracy, and that of finalists `at_full_length`.
 
     Args:
         experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
         grid: "section.field=[value, ...]", all combinations.
         out: a folder; each trial is a run in out/NAME.
         rounds: of a trial, where it is shorter than the experiment; its noise is that of the whole experiment.
+        finalists: so many of the best short trials are run again at full length, and the best of these is chosen:
+            what is quick at first need not be good in the end. With 1 the best short trial is.
         jobs, on_cell: as for `sweep`.
     """
-    cells: dict[str, list[Cell]] = {}
     settings = combinations(grid)
     if rounds is not None and "train.rounds" in settings[0]:
         raise UsageError("--rounds: is the length of every trial, and --grid has train.rounds too")
+    if finalists > 1 and rounds is None:
+        raise UsageError("--finalists: are short trials run again at full length, and --rounds is not given")
+    if finalists > len(settings):
+        raise UsageError(f"--finalists: {finalists}, but --grid has {len(settings)} trials")
+    whole: Cells = {}
     for name, experiment in experiments.items():
         _check_validation(experiment)
         for number, values in enumerate(settings):
-            trial = changed(experiment, values)
-            if rounds is not None:
-                trial = _shortened(trial, rounds)
-            cells.setdefault(name, []).append(Cell(f"{name}, trial {number}", trial, out / name / f"trial-{number}"))
-    sweep([cell for found in cells.values() for cell in found], jobs, on_cell)
-    length = "" if rounds is None else f" of {rounds} rounds"
-    note = f"best of {len(settings)} trials{length} on validation over {', '.join(settings[0])}"
-    tuned, trials = {}, {}
-    for name, found in cells.items():
-        scores = [last_validation(cell) for cell in found]
-        trials[name] = [values | {"validation_accuracy": score} for values, score in zip(settings, scores, strict=True)]
-        best = max(range(len(found)), key=scores.__getitem__)
-        failed = sum(not RunFolder(cell.folder).finished for cell in found)
-        said = note + (f"; {failed} failed" if failed else "")
-        tuned[name] = _written(changed(experiments[name], settings[best]), said, out / name), scores[best]
-    write_whole(out / "trials.json", json.dumps(trials).encode())
+            folder = out / name / f"finalist-{number}"
+            whole[name, number] = Cell(f"{name}, finalist {number}", changed(experiment, values), folder)
+    trials = {
+        (name, number): Cell(
+            f"{name}, trial {number}",
+            cell.experiment if rounds is None else _shortened(cell.experiment, rounds),
+            out / name / f"trial-{number}",
+        )
+        for (name, number), cell in whole.items()
+    }
+    scores = _run(trials, jobs, on_cell)
+    finals: Cells = {}
+    if finalists > 1:
+        for name in experiments:
+            ranked = sorted(range(len(settings)), key=lambda number: -scores[name, number])
+            finals |= {(name, number): whole[name, number] for number in ranked[:finalists]}
+    final_scores = _run(finals, jobs, on_cell)
+    note = _note(len(settings), rounds, finalists, settings[0])
+    tuned, said = {}, {}
+    for name, experiment in experiments.items():
+        decisive = {number: score for (of, number), score in (final_scores or scores).items() if of == name}
+        best = max(decisive, key=decisive.__getitem__)
+        failed = sum(
+            not RunFolder(cell.folder).finished for (of, _), cell in (*trials.items(), *finals.items()) if of == name
+        )
+        ending = f"; {failed} failed" if failed else ""
+        tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
+        said[name] = [
+            values | {"validation_accuracy": scores[name, number]}
+            | ({"at_full_length": final_scores[name, number]} if (name, number) in finals else {})
+            for number, values in enumerate(settings)
+        ]  # fmt: skip
+    write_whole(out / "trials.json", json.dumps(said).encode())
     return tuned
+
+
+def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None) -> dict[tuple[str, int], float]:
+    """The validation accuracy in the end of each."""
+    sweep(list(cells.values()), jobs, on_cell)
+    return {key: last_validation(cell) for key, cell in cells.items()}
+
+
+def _note(trials: int, rounds: int | None, finalists: int, fields: Iterable[str]) -> str:
+    length = "" if rounds is None else f" of {rounds} rounds"
+    again = f", the best {finalists} again at full length," if finalists > 1 else ""
+    return f"best of {trials} trials{length}{again} on validation over {', '.join(fields)}"
 
 
 def _shortened(experiment: Experiment, rounds: int) -> Experiment:
