@@ -24,4 +24,5 @@ def report(
         raise UsageError(f"report: needs {error.name}, from the extra fedceo[report]") from None
 
     page = write_report(runs, out, observer)
-    print(f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {page}, {page.stat().st_size / 1e6:.1f} MB")
+    shown = len(set(runs))
+    print(f"{shown} run{'' if shown == 1 else 's'}: {page}, {page.stat().st_size / 1e6:.1f} MB")
