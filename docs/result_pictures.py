@@ -17,7 +17,7 @@ from fedceo.report.loading import Group, LoadedRun
 from fedceo.report.style import COLOURS, Array, Drawing, light_grid, panels, styled
 
 DOCS = Path(__file__).resolve().parent
-CURVES = {"lenet5-sigma-2": "paper/table1/cifar10-lenet5/sigma-2.0"}
+CURVES = {f"lenet5-sigma-{sigma}": f"paper/table1/cifar10-lenet5/sigma-{float(sigma)}" for sigma in ("1", "1.5", "2")}
 """Name of the picture -> folder of experiments."""
 
 

@@ -25,10 +25,17 @@ TABLES = {
 }
 """Folder of experiments -> what it is, and where the paper has it."""
 
-LENET5 = """![Accuracy over rounds at sigma 2](lenet5-sigma-2.png)
+LENET5 = """Test accuracy over rounds (`docs/result_pictures.py`), FedCEO right after each smoothing, at sigma_g = 1,
 
-Test accuracy over rounds, LeNet-5 at sigma_g = 2 (`docs/result_pictures.py`); FedCEO right after each smoothing. With
-vartheta > 1 the threshold grows, and in the end takes more from the model than from the noise.
+![Accuracy over rounds at sigma 1](lenet5-sigma-1.png)
+
+at sigma_g = 1.5,
+
+![Accuracy over rounds at sigma 1.5](lenet5-sigma-1.5.png)
+
+and at sigma_g = 2, where with vartheta > 1 the threshold in the end takes more from the model than from the noise:
+
+![Accuracy over rounds at sigma 2](lenet5-sigma-2.png)
 """
 
 SECOND_RATES = ("personal_learning_rate", "head_learning_rate")
