@@ -5,8 +5,9 @@ python docs/generate.py
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import torch
 from pydantic_core import PydanticUndefined
@@ -22,7 +23,8 @@ One TOML file says everything that a run depends on. It is checked before anythi
 refused with the nearest known name. `fedceo run FILE --set section.field=value` changes single fields. This page is
 written by `docs/generate.py` from the settings in `src/fedceo/sections.py` and `src/fedceo/method_settings.py`.
 
-Rounds count from 1. Fields without a default must be given.
+Rounds count from 1. Fields without a default must be given. `data.path` and `data.root` are relative to the working
+directory, not to the file; a run folder keeps them in full. The same settings in Python: [python.md](python.md).
 """
 
 
@@ -43,19 +45,37 @@ def section(title: str, fields: dict[str, Any]) -> str:
     lines = [f"## {title}", "", "| field | values | default | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
         meaning = " ".join((field.description or "").split())
-        lines.append(f"| `{name}` | {values(field.annotation)} | {default(field)} | {meaning} |")
+        cells = (f"`{name}`", values(field.annotation, field.metadata), default(field), meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def values(annotation: Any) -> str:
-    options = get_args(annotation)
-    if options and all(isinstance(option, str) for option in options):
+def values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """The choices, or the type with its bounds; that a field may be left out is in its default."""
+    if get_origin(annotation) is Annotated:
+        annotation, *rest = get_args(annotation)
+        return values(annotation, [bound for field in rest for bound in field.metadata])
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    if get_origin(annotation) is Literal:
         return ", ".join(f"`{option}`" for option in options)
-    kinds = [getattr(kind, "__name__", str(kind)) for kind in (options or (annotation,))]
-    plain = [
-        str(get_args(kind)[0].__name__) if get_args(kind) else name for kind, name in zip(options, kinds, strict=False)
-    ]
-    return " or ".join(kind for kind in (plain or kinds) if kind != "NoneType")
+    if get_origin(annotation) is list:
+        return f"list of {values(options[0])}"
+    if options:
+        return " or ".join(values(option, metadata) for option in options)
+    return ", ".join([annotation.__name__, *bounds(metadata)])
+
+
+BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def bounds(metadata: Sequence[Any]) -> list[str]:
+    """What pydantic checks of a number, in words."""
+    found = [(words, getattr(bound, name, None)) for bound in metadata for name, words in BOUNDS.items()]
+    return [f"{words} {shown(limit)}" for words, limit in found if limit is not None]
+
+
+def shown(limit: float) -> str:
+    return "2^63" if limit == 2**63 else f"{limit:g}"
 
 
 def default(field: Any) -> str:
@@ -83,7 +103,8 @@ QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("outsider, 7 of 10 report in every round", "outsider", SHARES | {"reports": ((7, 300),)}),
     ("outsider, noise shares for min_reports = 7", "outsider", SHARES | {"min_reports": 7}),
     ("outsider, cap of 54 participations", "outsider", SHARES | {"participation_cap": 54}),
-    ("server, 30 participations (the mean)", "server", SHARES),
+    ("server, 30 participations (the mean)", "server", SHARES | {"participations": 30}),
+    ("server, over the draw of the cohorts", "server", SHARES),
     ("server, cap of 54 participations", "server", SHARES | {"participation_cap": 54}),
     (
         "FedCEO, restart own, I = 10: everybody but the server",

@@ -52,6 +52,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_version(folder: Path) -> None:
+    from fedceo import __version__
+
+    done = fedceo("--version", cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fedceo {__version__}\n", "")
+
+
 def test_run_show_and_json(folder: Path) -> None:
     done = fedceo("run", "mine.toml", "--set", "train.rounds=2", "--out", "one", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -118,7 +125,10 @@ def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> 
         (("run", "mine.toml", "--set", "data.name=cifar"), "did you mean"),
         (("run", "mine.toml", "--set", "data.name=mnist"), "FEDCEO_DATA"),
         (("run", "mine.toml", "--set", "rounds"), "expected section.field=value"),
-        (("run", "mine.toml", "--set", "privacy.target_epsilon=3"), "exactly one of noise_multiplier and target"),
+        (
+            ("run", "mine.toml", "--set", "privacy.mechanism=none", "--set", "privacy.noise_multiplier=3"),
+            "takes neither",
+        ),
         (("run", "--resume", "nowhere"), "not a run folder"),
         (("show", "nowhere"), "not a run folder"),
         (("run", "mine.toml", "--set", "train.rounds=true"), "train.rounds: Input should be a valid integer"),

@@ -34,13 +34,14 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_an_experiment(ask: Ask) -> None:
     code, out, _ = ask("mine.toml", *QUICK)
     assert code == 0 and "T1, upload after one step" in out and "constant" in out and "control" in out
-    assert "noise multiplier 1, clip 1" in out
+    assert "noise multiplier 1, clip 1" in out and "the control fails" not in out
     folder = Path("runs/attacks/mine")
     assert {file.name for file in folder.iterdir()} == {"attack.json", "attack.png", "control.png"}
     assert (folder / "attack.png").read_bytes().startswith(b"\x89PNG")
     code, out, _ = ask("mine.toml", *QUICK, "--holds", "t0", "--attack", "idlg", "--json", "--out", "again")
     printed = json.loads(out)
     assert code == 0 and printed["studies"] == [json.loads(Path("again/attack.json").read_text())]
+    assert printed["studies"][0]["control_fails"] in (True, False)
 
 
 def test_a_run(ask: Ask) -> None:

@@ -1,6 +1,7 @@
 """Every experiment file in the repository is valid and says what it is."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ def test_the_page_on_the_experiment_file_is_what_the_settings_say() -> None:
     made = generate()
     assert (ROOT / "docs" / "experiment-file.md").read_text() == made.page(), "run: python docs/generate.py"
     assert (ROOT / "docs" / "privacy-numbers.md").read_text() == made.numbers(), "run: python docs/generate.py"
+
+
+def test_the_tables_of_the_experiment_file_have_four_columns() -> None:
+    rows = [line for line in generate().page().splitlines() if line.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows), "bars within a cell are escaped"
+    assert "| `layers` | str or list of str | `all` |" in "\n".join(rows)
+    assert "| `ratio` | float, at least 1, at most 2 | `1.04` |" in "\n".join(rows)
 
 
 def test_the_table_of_attacks_is_what_was_measured() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
-from fedceo import cli_attack, cli_report, cli_studies
+from fedceo import __version__, cli_attack, cli_report, cli_studies
 from fedceo.cli_data import app as data_app
 from fedceo.cli_flower import app as flower_app
 from fedceo.cli_options import Json, Overrides
@@ -40,6 +40,21 @@ app.command()(cli_studies.sweep)
 app.command()(cli_studies.tune)
 app.command()(cli_report.report)
 app.command()(cli_attack.attack)
+
+
+def say_version(asked: bool) -> None:
+    if asked:
+        print(f"fedceo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What all commands share."""
 
 
 @app.command()

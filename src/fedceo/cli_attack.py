@@ -86,9 +86,9 @@ def _simulation(target: Path, overrides: list[str]) -> "Simulation":
 
 def _show(result: dict[str, Any]) -> None:
     """The table of one study, and what it does not say."""
-    from rich.table import Table
-
+    from fedceo.attacks.control import CONTROL_FAILS, control_fails
     from fedceo.screen import console
+    from fedceo.screen_tables import Column, show_table
 
     out = console()
     out.print(
@@ -99,18 +99,17 @@ def _show(result: dict[str, Any]) -> None:
         f"regime: {result['regime']}, noise multiplier {result['noise_multiplier']:g}, clip {result['clip']:g}, "
         f"cohort {result['cohort']}, {result['local_steps']} local steps, seed {result['seed']}"
     )
-    table = Table("", title="medians over records with 95 % intervals")
-    table.add_column("the attacker holds", no_wrap=True)
-    for name in ("PSNR, dB", "over the colour, dB", "SSIM", "MSE", "label hit", "seconds"):
-        table.add_column(name, justify="right")
-    for row in result["rows"]:
-        numbers = [_estimate(row[key], digits) for key, digits in (("psnr", 1), ("over_constant", 1), ("ssim", 2),
-                   ("mse", 4), ("label_hit", 2))]  # fmt: skip
-        table.add_row(row["name"], row["holds"], *numbers, f"{row['seconds']:.0f}" if "seconds" in row else "")
-    out.print(table)
-    control = next(row for row in result["rows"] if row["name"] == "control")["over_constant"]
-    if (control["value"] if control["low"] is None else control["low"]) <= 0:
-        out.print("the control fails: without privacy the attack finds nothing here, so its failure proves no privacy")
+    digits = {"psnr": 1, "over_constant": 1, "ssim": 2, "mse": 4, "label_hit": 2}
+    rows = [
+        [row["name"], row["holds"], *(_estimate(row[key], places) for key, places in digits.items()),
+         f"{row['seconds']:.0f}" if "seconds" in row else ""]
+        for row in result["rows"]
+    ]  # fmt: skip
+    columns = (Column("", "name"), Column("the attacker holds", "words"), "PSNR, dB", "over the colour, dB", "SSIM",
+               "MSE", "label hit", "seconds")  # fmt: skip
+    show_table(out, columns, rows, title="medians over records with 95 % intervals")
+    if control_fails(result["rows"]):
+        out.print(CONTROL_FAILS)
 
 
 def _estimate(found: dict[str, float | None] | None, digits: int) -> str:

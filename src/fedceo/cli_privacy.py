@@ -143,6 +143,7 @@ def audit(
     """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
     from fedceo.config import load_experiment
     from fedceo.privacy.audit import audit as audit_simulation
+    from fedceo.report.verdicts import views_tested
     from fedceo.simulation.folder import RunFolder, write_whole
     from fedceo.simulation.preparing import prepare, prepare_again
 
@@ -151,7 +152,8 @@ def audit(
         raise UsageError("--set: a run has been as it was; it takes an experiment file")
     simulation = prepare_again(RunFolder(file)) if kept else prepare(load_experiment(file, overrides or []))
     report = audit_simulation(simulation, rounds=rounds, seed=seed)
-    text = json.dumps(report.as_dict(), indent=2)
+    shown = {"refuted": report.refuted, "tested": views_tested(report.as_dict())} | report.as_dict()
+    text = json.dumps(shown, indent=2)
     if kept:
         write_whole(file / "audit.json", f"{text}\n".encode())
     if as_json:
@@ -159,7 +161,7 @@ def audit(
     else:
         from fedceo import screen
 
-        screen.show_audit(report.as_dict())
+        screen.show_audit(shown)
     if report.refuted:
         sys.exit(1)
 

@@ -165,7 +165,29 @@ def _apply(table: dict[str, Any], override: str) -> None:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise UsageError(f"--set {override}: {section} is not a section")
-    table[field] = value
+    put(table, ".".join([*sections, field]), value)
+
+
+NO_ROOM = {
+    "privacy.noise_multiplier": ("target_epsilon",),
+    "privacy.target_epsilon": ("noise_multiplier",),
+    "privacy.mechanism": ("noise_multiplier", "target_epsilon", "max_epsilon", "min_reports", "participation_cap"),
+}
+"""What a field rules out in its section; `mechanism` where it is "none"."""
+
+
+def put(section: dict[str, Any], name: str, value: Any) -> None:
+    """Set "section.field" in its section, without what the new value leaves no room for.
+
+    A method of another name takes none of the fields of the one before; noise_multiplier and target_epsilon are two
+    ways to say the same; without a mechanism there is neither.
+    """
+    if name == "method.name" and value != section.get("name"):
+        section.clear()
+    if name in NO_ROOM and (name != "privacy.mechanism" or value == "none"):
+        for field in NO_ROOM[name]:
+            section.pop(field, None)
+    section[name.rpartition(".")[2]] = value
 
 
 METHOD_NAMES = {str(kind.model_fields["name"].default): kind for kind in METHODS}

@@ -28,6 +28,11 @@ class Local(Section):
         """What multiplies updates and noise alike; rate: train.server_learning_rate."""
         return rate
 
+    @property
+    def keeps_heads(self) -> bool:
+        """Whether the last layer is each client's own, so that nobody has a whole global model."""
+        return False
+
 
 class FedAvg(Local):
     name: Literal["fedavg"] = "fedavg"
@@ -110,6 +115,10 @@ class Centaur(Local):
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * (epochs + (self.head_epochs if self.personal == "head" else 0))
 
+    @property
+    def keeps_heads(self) -> bool:
+        return self.personal == "head"
+
 
 class JainAnil(Local):
     name: Literal["jain-anil"] = "jain-anil"
@@ -125,6 +134,10 @@ class JainAnil(Local):
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * self.head_epochs + 1
+
+    @property
+    def keeps_heads(self) -> bool:
+        return True
 
 
 class FedCEO(Local):

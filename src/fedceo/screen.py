@@ -16,8 +16,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from fedceo.live import Advance
+from fedceo.report.verdicts import audit_in_words
+from fedceo.screen_tables import PRIVACY_COLUMNS, VIEW_COLUMNS, Cell, Column, apart, or_none, percent, show_table
 
 if TYPE_CHECKING:
     from fedceo.simulation.runs import Run
@@ -26,6 +29,10 @@ NAMES = {
     "last": "last round",
     "best": "best round (chosen on the test set)",
     "at_best_validation": "at best validation",
+}
+OWN = {
+    "local_accuracy_last": "P-loc, on their own test records",
+    "personal_accuracy_last": "P-glob, on the public test set",
 }
 
 
@@ -76,13 +83,9 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
         f"{result['device']}{place_of(result)})"
     )
     out.print(f"regime: {result['regime']}{noise_of(result)}")
-    table = Table("test accuracy of the global model", "%")
-    accuracy = result["accuracy"]
-    for key, name in NAMES.items():
-        table.add_row(name, percent(accuracy[key]))
-    if "last_unsmoothed" in accuracy:
-        table.add_row(f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"]))
-    out.print(table)
+    show_accuracy(result["accuracy"], out)
+    if result.get("global_model_caveat"):
+        out.print(f"its global model is {result['global_model_caveat']}")
     show_privacy(result["privacy"], out)
     if result["ended_early"]:
         out.print(f"ended early by {result['ended_early']}")
@@ -91,6 +94,17 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     if result["nonfinite_updates"]:
         out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
     out.print(f"results: {folder}")
+
+
+def show_accuracy(accuracy: Mapping[str, Any], out: Console) -> None:
+    """Of the global model and, where they were measured, of the clients' own."""
+    rows = [(name, percent(accuracy[key])) for key, name in NAMES.items()]
+    if "last_unsmoothed" in accuracy:
+        rows.append((f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"])))
+    show_table(out, [Column("test accuracy of the global model", "words"), Column("%")], rows)
+    own = [(name, percent(accuracy[key])) for key, name in OWN.items() if accuracy.get(key) is not None]
+    if own:
+        show_table(out, [Column("accuracy of clients' own models, last measured", "words"), Column("%")], own)
 
 
 def place_of(result: dict[str, Any]) -> str:
@@ -111,14 +125,13 @@ def without_smoothing(accuracy: Mapping[str, Any]) -> str:
 def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     """Several runs beside each other, and the privacy rows of those that have any."""
     out = console()
-    table = Table("", "regime", "noise multiplier", *(NAMES.values()), "seconds", title="test accuracy, %")
+    rows = []
     for name, run in runs.items():
         accuracies = [percent(run.result["accuracy"][key]) for key in NAMES]
-        sigma = run.result["noise_multiplier"]
-        table.add_row(
-            name, run.result["regime"], f"{sigma:.2f}" if sigma else "-", *accuracies, f"{run.result['seconds']:.1f}"
-        )
-    out.print(table)
+        sigma = f"{run.result['noise_multiplier']:.2f}" if run.result["noise_multiplier"] else "-"
+        rows.append([name, run.result["regime"], sigma, *accuracies, f"{run.result['seconds']:.1f}"])
+    columns = [Column(name) for name in ("noise multiplier", *NAMES.values(), "seconds")]
+    show_table(out, [Column("", "name"), Column("regime", "words"), *columns], rows, title="test accuracy, %")
     for name, run in runs.items():
         accuracy = run.result["accuracy"]
         if accuracy.get("last_unsmoothed") is not None:
@@ -140,20 +153,21 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
     if all(row["epsilon"] is None for row in rows):
         out.print(f"privacy: none ({rows[0]['assumption']})")
         return
-    several = len({row["mechanism"] for row in rows}) > 1
     notes = list(dict.fromkeys(row["assumption"] for row in rows))
-    table = Table("observer", *(["mechanism"] if several else []), "unit", "adjacency", "sampling")
-    table.add_column("epsilon", justify="right")
-    for name in ("delta", "accountant", "note"):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(
-            row["observer"], *([row["mechanism"]] if several else []), row["unit"], row["adjacency"], row["sampling"],
-            or_none(row["epsilon"]), f"{row['delta']:.1e}", row["accountant"],
-            str(notes.index(row["assumption"]) + 1),
-        )  # fmt: skip
-    out.print(table)
+    shown: list[dict[str, Cell]] = [
+        row | {"epsilon": or_none(row["epsilon"]), "delta": f"{row['delta']:.1e}",
+               "note": str(notes.index(row["assumption"]) + 1)}
+        for row in rows
+    ]  # fmt: skip
+    several = len({row["mechanism"] for row in rows}) > 1
+    columns = [column for column in PRIVACY_COLUMNS if several or column.name != "mechanism"]
+    same, columns = apart(columns, shown, kept=("observer", "epsilon", "note"))
+    if same:
+        out.print(same, highlight=False)
+    show_table(out, columns, [[row[column.name] for column in columns] for row in shown])
     grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=2)
+    grid.add_column(overflow="fold")
     for number, note in enumerate(notes, 1):
         grid.add_row(f"{number:>2}", note)
     out.print(grid, highlight=False)
@@ -161,15 +175,17 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
 
 def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
     """The noise multiplier of each mechanism that may be meant."""
-    table = Table("mechanism", "noise multiplier", "epsilon", "delta", "under which assumption")
-    for each in found:
-        table.add_row(
-            each["mechanism"], f"{each['noise_multiplier']:.4g}", f"{each['epsilon']:.4g}", f"{each['delta']:.1e}",
-            each["assumption"],
-        )  # fmt: skip
+    columns = (
+        Column("mechanism", "name"), "noise multiplier", "epsilon", "delta", Column("under which assumption", "words"),
+    )  # fmt: skip
+    rows = [
+        (each["mechanism"], f"{each['noise_multiplier']:.4g}", f"{each['epsilon']:.4g}", f"{each['delta']:.1e}",
+         each["assumption"])
+        for each in found
+    ]  # fmt: skip
     out = console()
     out.print(f"noise for an epsilon of {epsilon:g} against the {found[0]['observer']}, per {found[0]['unit']}:")
-    out.print(table)
+    show_table(out, columns, rows)
 
 
 def show_audit(report: dict[str, Any]) -> None:
@@ -179,29 +195,24 @@ def show_audit(report: dict[str, Any]) -> None:
         f"audit of mechanism {report['mechanism']}, noise multiplier {report['noise_multiplier']:.4g}, "
         f"{report['rounds']} rounds with canaries, delta {report['delta']:.1e}"
     )
-    checks = Table("check of the mechanism", "measured", "expected", "verdict")
-    for finding in report["findings"]:
-        verdict = "passed" if finding["passed"] else "[bold red]FAILED[/bold red]"
-        checks.add_row(finding["check"], f"{finding['measured']:.4g}", finding["expected"], verdict)
-    out.print(checks)
-    views = Table("view", "observer", title="what canaries showed")
-    for name in ("scores", "mu claimed", "mu at least (95 %)", "epsilon of the run claimed", "at least", "verdict"):
-        views.add_column(name, justify="left" if name == "verdict" else "right")
-    for view in report["views"]:
-        verdict = "[bold red]REFUTED[/bold red]" if view["verdict"] == "refuted" else view["verdict"]
-        views.add_row(
-            view["view"], view["observer"], str(view["scores"]), f"{view['claim']:.3f}", f"{view['bound']:.3f}",
-            or_none(view["epsilon_claimed"]), or_none(view["epsilon_run"]), verdict,
-        )  # fmt: skip
-    out.print(views)
-    if report["refuted"]:
-        out.print("[bold red]the claim is refuted[/bold red]")
-    else:
-        out.print("nothing refuted; an audit can refute a claim, never prove it")
+    columns = (Column("check of the mechanism", "name"), "measured", Column("expected", "words"))
+    checks = [
+        (each["check"], f"{each['measured']:.4g}", each["expected"], "passed" if each["passed"] else alarm("FAILED"))
+        for each in report["findings"]
+    ]
+    show_table(out, (*columns, Column("verdict", "name")), checks)
+    views = [
+        (view["view"], view["observer"], str(view["scores"]), f"{view['claim']:.3f}", f"{view['bound']:.3f}",
+         or_none(view["epsilon_claimed"]), or_none(view["epsilon_run"]),
+         alarm("REFUTED") if view["verdict"] == "refuted" else view["verdict"])
+        for view in report["views"]
+    ]  # fmt: skip
+    show_table(out, VIEW_COLUMNS, views, title="what canaries showed")
+    out.print(alarm(audit_in_words(report)) if report["refuted"] else audit_in_words(report), highlight=False)
 
 
-def or_none(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
+def alarm(words: str) -> Text:
+    return Text(words, "bold red")
 
 
 def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
@@ -214,14 +225,13 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
     out = console()
     out.print("; ".join(f"{name}: {show(rows[0], name)}" for name in same if name in shown))
-    table = Table(title="test accuracy of the global model, % (mean ± sd over seeds)")
-    table.add_column("experiment", no_wrap=True)
-    for name in shown:
-        if name not in same:
-            table.add_column(name, justify="right")
+    left = [name for name in shown if name not in same]
+    title = "test accuracy of the global model, % (mean ± sd over seeds)"
+    cells = [[row["experiment"], *(show(row, name) for name in left)] for row in rows]
+    show_table(out, [Column("experiment", "name"), *left], cells, title)
     for row in rows:
-        table.add_row(row["experiment"], *(show(row, name) for name in shown if name not in same))
-    out.print(table)
+        if row.get("caveat"):
+            out.print(f"{row['experiment']}: its global model is {row['caveat']}")
     if "unsmoothed" in shown:
         out.print("unsmoothed: the last round measured without a smoothing, where the last round had one")
     out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
@@ -229,10 +239,11 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
 
 def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
     """The best settings of each experiment."""
-    table = Table("experiment", "best validation accuracy, %", "settings", "how")
-    for name, each in found.items():
-        table.add_row(name, percent(each["validation_accuracy"]), each["file"], each["note"])
-    console().print(table)
+    columns = (
+        Column("experiment", "name"), "best validation accuracy, %", Column("settings", "name"), Column("how", "words"),
+    )  # fmt: skip
+    rows = [(name, percent(each["validation_accuracy"]), each["file"], each["note"]) for name, each in found.items()]
+    show_table(console(), columns, rows)
 
 
 def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
@@ -250,19 +261,15 @@ def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
 def show_data(rows: list[dict[str, Any]], root: Path | None) -> None:
     """Which data sets are there; where the others are looked for."""
     out = console()
-    table = Table("data set", "", "looked for in the data folder")
-    for row in rows:
-        table.add_row(row["name"], "there" if row["missing"] is None else "missing", row["where"])
-    out.print(table)
+    columns = (Column("data set", "name"), Column("", "name"), Column("looked for in the data folder", "words"))
+    show_table(out, columns, [(row["name"], "missing" if row["missing"] else "there", row["where"]) for row in rows])
     out.print(f"data folder: {root or 'none; set FEDCEO_DATA or data.root'}", highlight=False)
 
 
 def show_checked(rows: list[dict[str, Any]]) -> None:
     """Files beside their checksums."""
-    table = Table("file", "bytes", "MD5", "")
-    for row in rows:
-        table.add_row(row["file"], f"{row['bytes']:,}", row["md5"], row["verdict"])
-    console().print(table)
+    columns = (Column("file", "name"), "bytes", Column("MD5", "name"), Column("", "words"))
+    show_table(console(), columns, [(row["file"], f"{row['bytes']:,}", row["md5"], row["verdict"]) for row in rows])
 
 
 @contextmanager
@@ -288,10 +295,6 @@ def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
 def noise_of(result: dict[str, Any]) -> str:
     """The noise multiplier in words, where there is noise."""
     return f", noise multiplier {result['noise_multiplier']:.3g}" if result["noise_multiplier"] else ""
-
-
-def percent(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{100 * accuracy:.2f}"
 
 
 def console() -> Console:

@@ -141,7 +141,7 @@ class Privacy(Section):
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
     """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] | None = None
-    """Left out: min(1e-5, N^-1.1)."""
+    """Left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
     min_reports: Count | None = None
     """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
     reports is discarded. Left out: shares for K, and fewer reports mean less noise, which the rows show."""

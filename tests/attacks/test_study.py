@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedceo.attacks import Attack, choose, metrics, reconstruct, run_study
+from fedceo.attacks.control import control_fails
 from fedceo.attacks.holdings import check_holds, held_updates, make_sender
 from fedceo.config import parse_experiment
 from fedceo.errors import UsageError
@@ -122,6 +123,7 @@ def test_a_study(holds: str) -> None:
     assert [row["name"] for row in study.result["rows"]] == ["constant", "control", "attack"]
     assert constant["over_constant"]["value"] == 0 and constant["label_hit"] is None
     assert control["psnr"]["value"] > constant["psnr"]["value"] + 5, "without privacy the attack works"
+    assert study.result["control_fails"] is False
     if holds == "T0":
         assert attack["psnr"]["value"] > constant["psnr"]["value"] + 5
     else:
@@ -185,3 +187,12 @@ def test_without_privacy_each_attack_finds_photographs(name: str, steps: int) ->
     sim = simulation(data={"name": "cifar10", "clients": 100}, train={"learning_rate": 0.1})
     control = run_study(sim, Attack(name, steps), "T1", choose(sim, images=4)).result["rows"][1]
     assert control["over_constant"]["low"] > 0 and control["over_constant"]["value"] > 3
+
+
+@pytest.mark.parametrize(
+    "low, value, fails", [(0.5, 3.0, False), (-0.1, 3.0, True), (None, 3.0, False), (None, 0, True)]
+)
+def test_a_control_fails_where_it_may_gain_nothing(low: float | None, value: float, fails: bool) -> None:
+    gain = {"value": value, "low": low, "high": None}
+    assert control_fails([{"name": "attack"}, {"name": "control", "over_constant": gain}]) is fails
+    assert control_fails([{"name": "attack", "over_constant": gain}]) is None

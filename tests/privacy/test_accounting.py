@@ -94,8 +94,9 @@ def test_fixed_size_one_round_replace_one_is_exact() -> None:
     [
         ({"participations": 1}, (17.9, 10.7, 7.5)),
         ({"participations": 1, "adjacency": "replace-one"}, (46.2, 26.2, 17.9)),
-        ({}, (223, 115, 73.6)),
-        ({"adjacency": "replace-one"}, (747, 364, 223)),
+        ({"participations": 30}, (223, 115, 73.6)),
+        ({"participations": 30, "adjacency": "replace-one"}, (747, 364, 223)),
+        ({}, (301, 146, 89.9)),
         ({"participation_cap": 54}, (368, 185, 116)),
         ({"participations": 300}, (1733, 822, 491)),
     ],
@@ -105,10 +106,10 @@ def test_server_composes_uploads(fields: dict[str, Any], wanted: tuple[float, ..
 
 
 def test_server_row_says_what_its_count_is() -> None:
-    mean, known, capped = (
+    drawn, known, capped = (
         rows(s)["server"].assumption for s in (spec(), spec(participations=41), spec(participation_cap=54))
     )
-    assert "30 uploads, the mean" in mean and "300.8" in mean
+    assert "over the draw of the cohorts; for a client with the mean of 30 uploads it is 223" in drawn
     assert "41 uploads, the most" in known
     assert "54 uploads, the cap" in capped
 
@@ -183,7 +184,7 @@ def test_record_rows_for_each_count_and_none_for_users() -> None:
     server = [row for row in found if row.observer == "server"]
     assert [row.unit for row in server] == ["record"] * 3
     for row, words in zip(
-        server, ("60 participations, the cap", "30 participations, the mean", "54 part"), strict=True
+        server, ("60 participations, the cap", "54 part", "30 participations, the mean"), strict=True
     ):
         assert words in row.assumption
     assert [row.epsilon for row in found if row.unit == "user"] == [None]
@@ -233,7 +234,8 @@ def test_distributed_noise_never_gets_the_poisson_row() -> None:
 def test_missing_reports_cost_under_distributed_noise_only() -> None:
     seven = {"reports": ((7, 300),)}
     assert epsilon(spec(2.0, **seven)) == pytest.approx(epsilon(spec(2.0 * math.sqrt(0.7))), rel=1e-9)
-    assert epsilon(spec(2.0, sampling="poisson", **seven)) == epsilon(spec(2.0, **seven))
+    of_seven = epsilon(spec(2.0 * math.sqrt(0.7), cohort=7, adjacency="replace-one"))
+    assert epsilon(spec(2.0, sampling="poisson", adjacency="replace-one", **seven)) == pytest.approx(of_seven, rel=1e-9)
     assert epsilon(spec(2.0, "central", **seven)) == epsilon(spec(2.0, "central"))
     assert epsilon(spec(2.0, **seven), "server") == epsilon(spec(2.0), "server")
 

@@ -48,6 +48,24 @@ def test_the_share_within_the_clip_is_told(scale: float, share: float) -> None:
     assert privatised(scale)[1].unclipped is None
 
 
+def test_the_count_is_noised_by_the_server_too() -> None:
+    """A tenth of the cohort is there: the count is still divided by the planned K, and its noise is whole."""
+    one = {name: w[:1] for name, w in starts().items()}
+    start = {name: w[0] for name, w in starts().items()}
+    server = mechanism(kind="central", clipping="adaptive", count_noise=2.0)
+    made = [server.privatise_mean(start, one, t).unclipped for t in range(1, 2001)]
+    found = torch.tensor(made, dtype=torch.float64)
+    assert float(found.mean()) == pytest.approx(0.5 + 0.5 / K, abs=0.03)
+    assert float(found.std()) == pytest.approx(2.0 / K, rel=0.06)
+
+
+def test_shares_of_the_counts_noise_are_sized_for_min_reports() -> None:
+    shares = mechanism(clipping="adaptive", count_noise=2.0, min_reports=2)
+    made = [shares.privatise(starts(), starts(), range(K), torch.ones(K), t).unclipped for t in range(1, 2001)]
+    found = torch.tensor(made, dtype=torch.float64)
+    assert float(found.std()) == pytest.approx(2.0 * math.sqrt(K / 2) / K, rel=0.06)
+
+
 def test_the_count_is_noised() -> None:
     made = [
         mechanism(clipping="adaptive", count_noise=2.0).privatise(starts(), starts(), range(K), torch.ones(K), t)

@@ -51,7 +51,7 @@ def test_the_server_row_has_the_largest_realised_count_and_says_so() -> None:
     most = max(kept.participations.values())
     assert most > 4  # the mean
     row = next(row for row in account(kept.spent(PLAN)) if row.observer == "server")
-    assert f"{most} uploads, the most that a client took part" in row.assumption
+    assert f"{most} uploads, the most of any client" in row.assumption
     assert row.epsilon == epsilon(replace(PLAN, participations=most), "server")
 
 

@@ -1,5 +1,7 @@
 """The mechanism taken as a function: nothing to find in ours, and everything that is planted is found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -87,3 +89,16 @@ def test_noise_of_the_right_size_but_another_shape_is_found() -> None:
 def test_every_fault_is_found_ten_times(name: str) -> None:
     fault: Fault = (FAULTS | SUBTLE_FAULTS)[name]
     assert all(failed(check(fault(mechanism(seed=seed)), seed=seed)) for seed in range(10))
+
+
+@pytest.mark.parametrize("kind", ["distributed", "central"])
+@pytest.mark.parametrize("factor, found", [(1.0, set()), (0.0, {"count"}), (0.7, {"count"})])
+def test_the_noise_of_adaptive_clippings_count_is_checked(
+    kind: str, factor: float, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = replace(
+        mechanism(kind), clipping="adaptive", count_noise=2.0, min_reports=5, noise_multiplier=SIGMA / 2**0.5
+    )
+    ours = Mechanism._count_noise
+    monkeypatch.setattr(Mechanism, "_count_noise", lambda self, *args: factor * ours(self, *args))
+    assert failed(check(made if kind == "distributed" else replace(made, noise_multiplier=SIGMA))) == found

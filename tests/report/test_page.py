@@ -72,6 +72,14 @@ def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
     assert all(picture["alt"] and str(picture["src"]).startswith("data:image/") for picture in page.all("img"))
 
 
+def test_rounds_and_spreads_are_named_where_there_are_any(runs: Path, tmp_path: Path) -> None:
+    page, text = page_of([runs / "fedceo" / "seed-0", runs / "fedceo" / "seed-1"], tmp_path)
+    assert "(round 6)" in page.words and "sd over seeds" in page.words
+    assert '"dtick":1' in text, "rounds are whole numbers"
+    page, text = page_of([runs / "fedceo" / "seed-0"], tmp_path)
+    assert "(round 6)" in page.words and "sd over seeds" not in page.words and "± %{customdata" not in text
+
+
 def test_where_nothing_was_smoothed_nothing_is_said_of_it(runs: Path, tmp_path: Path) -> None:
     page, _ = page_of([runs / "free"], tmp_path)
     assert "unsmoothed" not in page.words
@@ -125,14 +133,23 @@ def test_audit_and_attack_are_shown_where_they_are(runs: Path, tmp_path: Path) -
     view = {"view": "average", "observer": "outsider", "verdict": "passed", "scores": 99, "claim": 0.5, "bound": 0.3}
     (folder / "audit.json").write_text(json.dumps({"refuted": False, "findings": [finding], "views": [view]}))
     estimate = {"value": 5.25, "low": 4.75, "high": 6.0}
-    rows = [{"name": "attack", "holds": "T1 <i>", "psnr": estimate, "label_hit": None}]
+    rows: list[dict[str, object]] = [{"name": "attack", "holds": "T1 <i>", "psnr": estimate, "label_hit": None}]
     (folder / "attack" / "one").mkdir(parents=True)
     (folder / "attack" / "one" / "attack.json").write_text(json.dumps({"attack": "dlg", "rows": rows}))
     (folder / "attack" / "one" / "control.png").write_bytes(b"png")
     page, _ = page_of([folder], tmp_path)
-    assert "Nothing refuted" in page.words and "noise <b> 1.01 1 yes" in page.words
+    assert "Nothing refuted, 1 of 1 views tested" in page.words and "noise <b> 1.01 1 yes" in page.words
     assert "5.25 (4.75 to 6)" in page.words and "T1 <i>" in page.words
     assert "Reconstructions, control: run, dlg, one" in [picture["alt"] for picture in page.all("img")]
+    assert "control fails" not in page.words
+    rows.append({"name": "control", "holds": "the same", "over_constant": {"value": 1.0, "low": -0.5, "high": 2.0}})
+    (folder / "attack" / "one" / "attack.json").write_text(json.dumps({"attack": "dlg", "rows": rows}))
+    few = {"refuted": False, "findings": [finding], "views": [view | {"verdict": "not testable"}]}
+    (folder / "audit.json").write_text(json.dumps(few))
+    page, _ = page_of([folder], tmp_path)
+    assert "The control fails: without privacy the attack finds nothing here" in page.words
+    assert "0 of 1 views tested: too few rounds; give more with --rounds" in page.words
+    assert "othing refuted" not in page.words
     (folder / "attack" / "one" / "attack.json").write_text("{")
     with pytest.raises(UsageError, match=r"attack.json: not a JSON file"):
         page_of([folder], tmp_path)

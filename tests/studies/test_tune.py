@@ -28,6 +28,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     seen = []
     tuned = tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: seen.append((score, chosen)))
     assert len(seen) == 4
+    own = parse_experiment(TABLE)
+    assert seen[0][1] == {"train.learning_rate": own.train.learning_rate, "method.mu": own.method.mu}  # type: ignore[union-attr]
     best = max(seen, key=lambda each: each[0])[1]
     assert tuned.train.learning_rate == best["train.learning_rate"]
     assert load_experiment(tmp_path / "tuned.toml") == tuned and "best of 4 trials on validation" in str(tuned.note)
@@ -44,6 +46,11 @@ def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
     for field, values in search_space(experiment).items():
         for value in values:
             changed(experiment, {field: value})
+
+
+def test_intervals_without_a_smoothing_are_not_tried() -> None:
+    short = parse_experiment(TABLE | {"method": {"name": "fedceo"}, "train": {"rounds": 16}})
+    assert search_space(short)["method.interval"] == [10, 15]
 
 
 def test_the_papers_grids() -> None:

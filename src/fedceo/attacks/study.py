@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedceo import __version__
 from fedceo.attacks import metrics
+from fedceo.attacks.control import control_fails
 from fedceo.attacks.holdings import DESCRIPTIONS, check_holds, held_updates, make_sender
 from fedceo.attacks.inversion import Attack, reconstruct
 from fedceo.attacks.pictures import grid_figure
@@ -118,7 +119,8 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[i
         paths[name] = {step: _pictures(each, box) for step, each in found.path.items()}
         row = _row(name, words, _pictures(found.x, box), truth, constant, found.labels == labels)
         rows.append(row | {"seconds": time.perf_counter() - start})
-    return Study(_result(simulation, attack, holds, sender, places) | {"rows": rows}, truth, paths)
+    found_out = {"rows": rows, "control_fails": control_fails(rows)}
+    return Study(_result(simulation, attack, holds, sender, places) | found_out, truth, paths)
 
 
 def _row(

@@ -26,7 +26,10 @@ def known(name: str) -> DataSet:
     if name not in DATASETS:
         near = get_close_matches(name.lower(), DATASETS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"data.name: unknown data set {name!r}; {hint}known are {', '.join(DATASETS)}")
+        raise UsageError(
+            f"data.name: unknown data set {name!r}; {hint}known are {', '.join(DATASETS)}; records of your "
+            "own come from data.path, or in Python as data= of fedceo.run and fedceo.resume"
+        )
     return DATASETS[name]
 
 

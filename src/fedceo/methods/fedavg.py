@@ -34,7 +34,7 @@ class Server:
 
     def apply(self, state: State, mean: Weights) -> State:
         """The state with its model moved to the mean; parameters that nobody sent stay as they are."""
-        if self.optimizer == "sgd":
+        if self.optimizer == "sgd" or not self.learning_rate:
             return State(state.weights | dict(mean), state.personal, state.server)
         update = {name: (w - state.weights[name]) / self.learning_rate for name, w in mean.items()}
         move, server = self._move(update, state)

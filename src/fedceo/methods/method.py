@@ -157,7 +157,7 @@ def make_method(experiment: Experiment, weights: Weights, clip: float, noise: fl
     from fedceo.methods import fedavg, fedceo, local, personal
 
     settings, train = experiment.method, experiment.train
-    server = fedavg.Server(train.server_optimizer, train.server_learning_rate)
+    server = fedavg.Server(train.server_optimizer, settings.server_step(train.server_learning_rate))
     match settings:
         case FedCEO():
             return fedceo.FedCEO(settings, noise)

@@ -47,7 +47,7 @@ class Centaur(FedAvg):
         """The shared layers under the mean of the clients' last layers: for comparison, since nobody has it."""
         if not state.personal:
             return state.weights
-        heads = list(state.personal.values())
+        heads = [state.personal[client] for client in sorted(state.personal)]  # so that a resumed run adds up the same
         return state.weights | {name: torch.stack([h[name] for h in heads]).mean(0) for name in heads[0]}
 
     def phases(self, work: Work) -> Sequence[Work]:

@@ -75,11 +75,17 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: t
                 f"model: {name or type(module).__name__} keeps running statistics of records, which no mechanism "
                 "accounts for; use GroupNorm or LayerNorm"
             )
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with torch.no_grad():
             logits = model(next(model.parameters()).new_zeros(2, *shape, dtype=dtype))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"model: does not take records of shape {shape}: {first}") from None
+    if not isinstance(logits, Tensor):
+        raise UsageError(f"model: gives a {type(logits).__name__}, expected a tensor of {classes} logits a record")
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise UsageError(f"model: its forward pass changes {name}, which no mechanism accounts for")
     if logits.shape != (2, classes):
         raise UsageError(f"model: gives shape {tuple(logits.shape[1:])} a record, expected {classes} logits")

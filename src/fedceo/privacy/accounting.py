@@ -24,13 +24,13 @@ from fedceo.privacy.sampled_pld import (
 )
 from fedceo.privacy.spec import Row, Spec
 from fedceo.privacy.views import (
-    average_round,
     averages_seen,
     cap_binds,
     cap_is_harmless,
     multiplier,
     round_after,
     upload_mu,
+    worst_round,
 )
 
 __all__ = ["OBSERVERS", "Row", "Spec", "account", "answer"]
@@ -49,6 +49,9 @@ NONE = "none"
 SIZE_SHOWS = (
     "the number of reports shows in the variance of an average, so given that number the cohort counts as one of fixed "
     "size with that many shares of noise"
+)
+ABSENT = (
+    "clients were absent for reasons of their own, so that nothing counts as amplified and who was in counts as told"
 )
 CAPPED = (
     "a cap on participations ties the rounds together, so that nothing counts as amplified and all memberships count "
@@ -140,16 +143,17 @@ def _server(spec: Spec) -> Answer:
         return Answer(None, NONE, "the server adds the noise itself after seeing every update: it must be trusted")
     if spec.adjacency == "add-remove":
         return Answer(None, NONE, "the server sees who is present; ask for zero-out or replace-one")
-    count, meaning, is_mean = _participation_counts(spec)[0]
+    count, meaning, is_known = _participation_counts(spec)[0]
     shares = "K" if spec.min_reports is None else "min_reports"
-    assumption = (
-        f"sees each upload, z = sigma/sqrt({shares}), and who sent it, so nothing is amplified; {count:g} uploads, "
-        f"{meaning}"
-    )
-    if is_mean:
-        drawn = drawn_gaussian_epsilon(upload_mu(spec), spec.rate, spec.rounds, spec.delta)
-        assumption += f", which some clients exceed; over the draw of the cohorts epsilon is {drawn:.4g}"
-    return Answer(gaussian_epsilon(upload_mu(spec) * math.sqrt(count), spec.delta), CLOSED_FORM, assumption)
+    sees = f"sees each upload, z = sigma/sqrt({shares}), and who sent it, so nothing is amplified"
+    if is_known:
+        epsilon = gaussian_epsilon(upload_mu(spec) * math.sqrt(count), spec.delta)
+        return Answer(epsilon, CLOSED_FORM, f"{sees}; {count:g} uploads, {meaning}")
+    mean = spec.rate * spec.rounds
+    of_mean = gaussian_epsilon(upload_mu(spec) * math.sqrt(mean), spec.delta)
+    drawn = drawn_gaussian_epsilon(upload_mu(spec), spec.rate, spec.rounds, spec.delta)
+    words = f"over the draw of the cohorts; for a client with the mean of {mean:g} uploads it is {of_mean:.4g}"
+    return Answer(drawn, f"{CLOSED_FORM}, mixed over cohorts", f"{sees}; {words}")
 
 
 class Count(NamedTuple):
@@ -157,20 +161,19 @@ class Count(NamedTuple):
 
     value: float
     meaning: str
-    is_mean: bool = False
+    is_known: bool = True
 
 
 def _participation_counts(spec: Spec) -> list[Count]:
-    """The counts to account for, the one that is known or enforced first."""
+    """The counts to account for, the one that is known or enforced first, else one that is hardly ever exceeded."""
     if spec.participations is not None:
-        return [Count(spec.participations, "the most that a client took part")]
+        return [Count(spec.participations, "the most of any client")]
     if spec.cohort == spec.clients and spec.participation_cap is None:
         return [Count(spec.rounds, "every client in every round")]
+    most = int(stats.binom.ppf(QUANTILE, spec.rounds, spec.rate))
     counts = [
-        Count(spec.rate * spec.rounds, "the mean number per client", is_mean=True),
-        Count(
-            int(stats.binom.ppf(QUANTILE, spec.rounds, spec.rate)), "exceeded by a client with probability below 1e-5"
-        ),
+        Count(most, "exceeded by a client with probability below 1e-5", is_known=False),
+        Count(spec.rate * spec.rounds, "the mean number per client, which some exceed", is_known=False),
     ]
     if spec.participation_cap is None:
         return counts
@@ -192,6 +195,8 @@ def _averages(spec: Spec, observer: str) -> Answer:
     if curious and spec.clients == 1:
         return Answer(0.0, CLOSED_FORM, "there is no other client")
     averages = averages_seen(spec, curious)
+    if not spec.random_absence and spec.reports is not None:
+        return _averages_of_some(spec, averages, who)
     if everyone:
         # where a cap ends a client's part, the rounds with the least noise may be the ones before it
         mus = [spec.shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
@@ -206,6 +211,16 @@ def _averages(spec: Spec, observer: str) -> Answer:
         return _fixed_size(spec, averages, who)
     words = SIZE_SHOWS if shares else "cohort sizes stay hidden and the divisor is K whatever they are"
     return Answer(averages_epsilon(averages, spec.delta), _accountant(averages), f"{who}; {words}", spec.sampling)
+
+
+def _averages_of_some(spec: Spec, averages: Averages, who: str) -> Answer:
+    """Clients were absent for reasons of their own, so that the number of reports may tell who sent them."""
+    if spec.adjacency == "add-remove":
+        return Answer(None, NONE, f"{who}; {ABSENT}, which a client that is gone is not; ask for zero-out")
+    mus = [spec.shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
+    most = len(mus) if spec.participations is None else spec.participations
+    epsilon = gaussian_epsilon(math.hypot(*sorted(mus)[len(mus) - min(most, len(mus)) :]), spec.delta)
+    return Answer(epsilon, TOLD, f"{who}; {ABSENT}: {most} rounds at the least noise, the most of any client")
 
 
 def _accountant(averages: Averages) -> str:
@@ -236,21 +251,23 @@ def _personalised(spec: Spec) -> Answer:
         f"{spec.smoothed_rounds} of {spec.rounds}, nor right after them; averages re-release single states, so "
         "outsiders have this row too"
     )
+    if not spec.random_absence and spec.reports is not None:
+        epsilon = gaussian_epsilon(upload_mu(spec) * math.sqrt(spec.participations or spec.rounds), spec.delta)
+        return Answer(epsilon, CLOSED_FORM, f"{assumption}; {ABSENT}")
     smoothed, others = (upload_mu(spec), spec.smoothed_rounds), spec.rounds - spec.smoothed_rounds
     if spec.cohort == spec.clients:
         average_mu = spec.shift / multiplier(spec, spec.fewest_reports, curious=True)
         told = drawn_gaussians_epsilon(smoothed, (average_mu, others), 1.0, spec.delta, spec.participation_cap)
         return Answer(told, CLOSED_FORM, assumption)
-    average, after = average_round(spec, spec.fewest_reports, curious=True), round_after(spec)
+    average, after = worst_round(spec, curious=True), round_after(spec)
+    rate = max(spec.cohort, spec.most_reports) / spec.clients
     if spec.sampling == "poisson":
         assumption += f"; {SIZE_SHOWS}"
     average_mu = spec.shift / min(stratum.multiplier for stratum in (*average.strata, *after.strata))
-    told = drawn_gaussians_epsilon(smoothed, (average_mu, others), spec.rate, spec.delta, spec.participation_cap)
+    told = drawn_gaussians_epsilon(smoothed, (average_mu, others), rate, spec.delta, spec.participation_cap)
     if cap_binds(spec):
         return Answer(told, TOLD, f"{assumption}; {CAPPED}", spec.sampling)
-    epsilon = personalised_epsilon(
-        average, after, spec.rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta
-    )
+    epsilon = personalised_epsilon(average, after, rate, upload_mu(spec), spec.rounds, spec.smoothed_rounds, spec.delta)
     if told < epsilon:
         return Answer(told, TOLD, assumption, spec.sampling)
     accountant = _accountant(((average, spec.rounds),))

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedceo.errors import UsageError
+from fedceo.method_settings import PPSGD, Centaur
 from fedceo.privacy.accounting import answer
 from fedceo.privacy.audit_records import RecordAudit
 from fedceo.privacy.audit_uploads import Claim, UploadAudit
 from fedceo.privacy.canaries import Samples, Scores, sure_bound
 from fedceo.privacy.gaussian import gaussian_epsilon
 from fedceo.privacy.mechanism_check import ALPHA, Finding
-from fedceo.privacy.spec import default_delta
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
@@ -122,6 +122,11 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
         raise UsageError('privacy.mechanism: "none" promises nothing that an audit could refute')
     if simulation.noise_multiplier == 0:
         raise UsageError("privacy.noise_multiplier: 0 promises nothing that an audit could refute")
+    method = simulation.experiment.method
+    if isinstance(method, Centaur) and method.initialisation == "power":
+        raise UsageError('method.initialisation: "power" sends statistics, for which there are no canaries')
+    if isinstance(method, PPSGD) and method.form == "gradient" and method.alpha == 0:
+        raise UsageError("method.alpha: 0 shares nothing that an audit could look at")
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds: {rounds}, expected at least 1")
     rng = np.random.default_rng(seed)
@@ -160,12 +165,13 @@ def _judge(simulation: "Simulation", view: str, claim: Claim, samples: Samples, 
 
 def _run_epsilon(simulation: "Simulation", observer: str, mu: float) -> float | None:
     """The accountant's epsilon for the run if a round, or local step, shows the observer mu."""
-    from fedceo.simulation.spending import privacy_spec
+    from fedceo.simulation.spending import planned_participations, privacy_spec
 
     if mu == 0:
         return 0.0
-    sizes = simulation.federation.sizes.tolist()
-    plan = privacy_spec(simulation.experiment, sizes, simulation.noise_multiplier)
+    experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
+    most = planned_participations(experiment, len(sizes))
+    plan = privacy_spec(experiment, sizes, simulation.noise_multiplier, most)
     sigma = 1 / mu
     if plan.mechanism == "distributed":
         uploads = observer != "outsider"
@@ -176,4 +182,6 @@ def _run_epsilon(simulation: "Simulation", observer: str, mu: float) -> float | 
 
 
 def _delta(simulation: "Simulation") -> float:
-    return simulation.experiment.privacy.delta or default_delta(simulation.federation.clients)
+    from fedceo.simulation.spending import delta_of
+
+    return delta_of(simulation.experiment, simulation.federation.sizes.tolist())

@@ -13,7 +13,8 @@ class Spending(NamedTuple):
     """All that epsilon grows with; what is no more in every part costs no more."""
 
     rounds: int
-    missing: int
+    fewest_reports_negated: int
+    most_reports: int
     smoothings: int
     participations: int
 
@@ -57,8 +58,9 @@ class Budget:
 
     def _spending(self, spec: Spec) -> Spending:
         if self._by_participation:
-            return Spending(0, 0, 0, spec.participations or 0)
-        return Spending(spec.rounds, -spec.fewest_reports, spec.smoothed_rounds, 0)
+            return Spending(0, 0, 0, 0, spec.participations or 0)
+        told = 0 if spec.random_absence else spec.participations or 0
+        return Spending(spec.rounds, -spec.fewest_reports, spec.most_reports, spec.smoothed_rounds, told)
 
     def _furthest(self, spec: Spec) -> Spec:
         """The most rounds that fit if those to come are like the worst so far, found by bisection."""
@@ -74,7 +76,9 @@ class Budget:
 
     def _further(self, spec: Spec, rounds: int) -> Spec:
         smoothings = None if spec.interval is None else spec.smoothed_rounds + -(-rounds // spec.interval)
-        reports = spec.reports
-        if reports is not None:
-            reports = (*reports, (spec.fewest_reports, rounds))
-        return replace(spec, rounds=spec.rounds + rounds, smoothings=smoothings, reports=reports)
+        later = replace(spec, rounds=spec.rounds + rounds, smoothings=smoothings, reports=None)
+        if spec.reports is None:
+            return later
+        # fewer reports carry less noise, more of them more likely the client: the costliest number is at either end
+        ends = {spec.fewest_reports, spec.most_reports}
+        return max((replace(later, reports=(*spec.reports, (end, rounds))) for end in ends), key=self._epsilon)

@@ -111,4 +111,5 @@ class Ledger:
             participations=most,
             smoothings=smoothings,
             reports=None if full else tuple(sorted(reports.items())),
+            random_absence=plan.random_absence or as_planned,
         )

@@ -28,10 +28,12 @@ Weights = Mapping[str, Tensor]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 ALPHA = 1e-6
-CHECKS = 5
+CHECKS = 6
 """Checks with a chance of false alarm, which share ALPHA."""
 NORMS = (1e-3, 0.1, 1.0, 1e2, 1e4)
 """L2 norms of the updates sent, in units of the clip."""
+COUNTS = 400
+"""Noised counts of clients within the clip that are looked at."""
 MOST_CLIENTS = 10
 MOST_ENTRIES = 1_000_000
 """Entries that are sorted; of more, evenly spaced ones are taken."""
@@ -44,7 +46,7 @@ class Finding:
     """One check.
 
     Attributes:
-        check: variance | correlation | normality | bias | clipping | freshness | values.
+        check: variance | correlation | normality | bias | clipping | freshness | values | count.
         passed: whether what was measured is as expected.
         measured: the worst value met.
         expected: in words and numbers, what would have passed.
@@ -98,7 +100,25 @@ def check_mechanism(
         check_along("bias", all_noise[~clipped], all_signals[~clipped], std),
         check_along("clipping", all_noise[clipped], all_signals[clipped], std),
         *_check_values(sent, std, rounds, rng),
+        *([_check_count(mechanism, clients, rounds)] if mechanism.clipping == "adaptive" else []),
     ]
+
+
+def _check_count(mechanism: Mechanism, clients: int, rounds: Iterator[int]) -> Finding:
+    """Adaptive clipping also releases how many were within the clip, with noise of its own; here all of them are."""
+    starts, told = {"entry": torch.zeros(clients, 1)}, []
+    for round_ in itertools.islice(rounds, COUNTS):
+        if mechanism.kind == "central":
+            told.append(mechanism.privatise_mean({"entry": torch.zeros(1)}, starts, round_).unclipped)
+        else:
+            told.append(mechanism.privatise(starts, starts, range(clients), torch.ones(clients), round_).unclipped)
+    shares = 1.0 if mechanism.kind == "central" else clients / mechanism.min_reports
+    divisor = mechanism.divisor if mechanism.kind == "central" else clients
+    noise = (np.array(told, dtype=np.float64) - 0.5) * divisor - 0.5 * clients
+    ratio = float(np.square(noise).mean() / (shares * mechanism.count_noise**2))
+    tail = ALPHA / CHECKS / 2
+    least, most = (float(stats.chi2.ppf(p, COUNTS) / COUNTS) for p in (tail, 1 - tail))
+    return Finding("count", least <= ratio <= most, ratio, f"{least:.4g} to {most:.4g} times the variance claimed")
 
 
 def check_noise(noise: Floats, std: float, sizes: Sequence[int]) -> list[Finding]:

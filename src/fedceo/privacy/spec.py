@@ -34,7 +34,9 @@ class Spec:
         min_reports: R, what the noise shares are sized for; rounds with fewer reports release nothing.
         reports: (reports, rounds) pairs that say what happened, where it is known and not as planned: an average of r
             uploads carries noise of sigma sqrt(r/R). Left out: K reports in every round, or R where it is given.
-        participations: rounds that the most active client was in, if known; else the mean KT/N is used.
+        random_absence: whether those whose reports are missing are drawn in secret, each round anew and all alike, as
+            `cohort.dropout` does it; else given the number of reports a client may be far likelier to be in than K/N.
+        participations: rounds that the most active client was in, if known; else the draw of cohorts is accounted for.
         participation_cap: rounds after which a client sends nothing of its own any more, only noise.
         record_rate: record mechanism: the Poisson rate of a record in a local step, 1/ceil(n/B).
         record_steps: record mechanism: local steps of one participation.
@@ -53,6 +55,7 @@ class Spec:
     smoothings: int | None = None
     min_reports: int | None = None
     reports: tuple[tuple[int, int], ...] | None = None
+    random_absence: bool = True
     participations: int | None = None
     participation_cap: int | None = None
     record_rate: float | None = None
@@ -111,6 +114,11 @@ class Spec:
         return self.share if not self.reports else min(count for count, _ in self.reports)
 
     @property
+    def most_reports(self) -> int:
+        """Of any round, where what happened is known and not as planned; else 0."""
+        return max((count for count, _ in self.reports or ()), default=0)
+
+    @property
     def smoothed_rounds(self) -> int:
         if self.smoothings is not None:
             return self.smoothings
@@ -157,6 +165,6 @@ class Row:
         return asdict(self)
 
 
-def default_delta(clients: int) -> float:
-    """min(1e-5, N^-1.1)."""
-    return min(1e-5, clients**-1.1)
+def default_delta(protected: int) -> float:
+    """min(1e-5, n^-1.1) for n clients, or records where one of these is protected."""
+    return min(1e-5, protected**-1.1)

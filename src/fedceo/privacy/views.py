@@ -1,7 +1,7 @@
 """What an observer of averages sees of a run, in the terms of `sampled_pld`: kinds of rounds and how many of each.
 
-The probability of being drawn enters, never who was drawn. Reports go missing whoever's they are, and those that did
-only lower the probability that a client is in.
+The probability of being drawn enters, never who was drawn. Reports are taken to go missing whoever's they are, so that
+given their number all clients are as likely to be among them; `Spec.random_absence` says where that does not hold.
 """
 
 import math
@@ -43,7 +43,18 @@ def average_round(spec: Spec, reports: int, curious: bool) -> Round:
 
 
 def _fixed_round(spec: Spec, reports: int, curious: bool) -> Round:
-    drawn = max(spec.cohort, reports)
+    drawn = reports if spec.sampling == "poisson" else spec.cohort
+    return _round_of(spec, drawn, reports, curious)
+
+
+def worst_round(spec: Spec, curious: bool) -> Round:
+    """One that no round of the run exceeds: the least noise of any, and the likeliest that a client is in."""
+    if spec.reports is None:
+        return average_round(spec, spec.fewest_reports, curious)
+    return _round_of(spec, max(spec.cohort, spec.most_reports), spec.fewest_reports, curious)
+
+
+def _round_of(spec: Spec, drawn: int, reports: int, curious: bool) -> Round:
     if not curious:
         return Round.of(drawn / spec.clients, multiplier(spec, reports, curious), spec.adjacency)
     pool = spec.clients - 1

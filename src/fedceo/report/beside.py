@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedceo.attacks.control import CONTROL_FAILS, control_fails
 from fedceo.errors import UsageError
 from fedceo.report.loading import LoadedRun, read_json
+from fedceo.report.verdicts import audit_in_words, views_tested
 
 CHECK_COLUMNS = {"check": "check", "measured": "measured", "expected": "expected", "passed": "passed"}
 VIEW_COLUMNS = {
@@ -17,7 +19,7 @@ VIEW_COLUMNS = {
     "claim": "mu claimed",
     "bound": "mu at least (95 %)",
     "epsilon_claimed": "epsilon of the run claimed",
-    "epsilon_run": "at least",
+    "epsilon_run": "at that mu",
 }
 ATTACK_COLUMNS = {
     "name": "row",
@@ -51,7 +53,8 @@ def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
             raise UsageError(f"{path}: not what fedceo privacy audit --json prints")
         yield {
             "name": run.name,
-            "refuted": audit["refuted"],
+            "warns": audit["refuted"] or views_tested(audit) < len(audit["views"]),
+            "verdict": audit_in_words(audit),
             "checks_head": CHECK_COLUMNS.values(),
             "checks": _cells(audit["findings"], CHECK_COLUMNS),
             "views_head": VIEW_COLUMNS.values(),
@@ -72,6 +75,7 @@ def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
                 "name": name,
                 "head": ATTACK_COLUMNS.values(),
                 "rows": _cells(attack["rows"], ATTACK_COLUMNS),
+                "warning": CONTROL_FAILS if control_fails(attack["rows"]) else "",
                 "pictures": [
                     Picture(data_uri(file.read_bytes(), "image/png"), f"Reconstructions, {file.stem}: {name}")
                     for file in sorted(path.parent.glob("*.png"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
@@ -48,7 +49,8 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
         if not len(rounds):
             continue
         colour, name = COLOURS[number % len(COLOURS)], escape(group.name)
-        if len(group.runs) > 1:
+        spread = " ± %{customdata:.2f}" if len(group.runs) > 1 else ""
+        if spread:
             band = {"x": [*rounds, *rounds[::-1]], "y": [*(mean + sd), *(mean - sd)[::-1]], "fill": "toself"}
             figure.add_scatter(
                 **band, fillcolor=colour, opacity=0.18, line={"width": 0}, mode="lines", hoverinfo="skip",
@@ -58,13 +60,16 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
             x=rounds, y=mean, name=name, legendgroup=str(number), mode="lines+markers", customdata=sd,
             line={"color": colour, "dash": DASHES[(number // len(COLOURS) + number) % len(DASHES)]},
             marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 6 if len(rounds) < 40 else 1},
-            hovertemplate=f"round %{{x}}: %{{y:.2f}} % ± %{{customdata:.2f}}<extra>{name}</extra>",
+            hovertemplate=f"round %{{x}}: %{{y:.2f}} %{spread}<extra>{name}</extra>",
         )  # fmt: skip
-        rows += [[group.name, str(t), f"{m:.2f}", f"{s:.2f}"] for t, m, s in zip(rounds, mean, sd, strict=True)]
+        shown = [f"{s:.2f}" if spread else "-" for s in sd]
+        rows += [[group.name, str(t), f"{m:.2f}", s] for t, m, s in zip(rounds, mean, shown, strict=True)]
     if not rows:
         return None
+    figure.update_xaxes(tick0=0, dtick=_whole_step(max(int(row[1]) for row in rows)))
     html = _html(figure, "round", "accuracy, %", f"accuracy-{field.split('_')[0]}")
-    return Chart(html, f"{capital(FIELDS[field])}, over rounds", ["run", "round", "mean, %", "sd over seeds"], rows)
+    head = ["run", "round", "mean, %", "sd over seeds"]
+    return Chart(html, f"{capital(FIELDS[field])}, over rounds", *_spread_where_known(head, rows))
 
 
 def trade_off_chart(groups: Sequence[Group], against: str, observer: str) -> Chart | None:
@@ -76,19 +81,34 @@ def trade_off_chart(groups: Sequence[Group], against: str, observer: str) -> Cha
     figure, rows = go.Figure(), []
     for number, (method, (x, mean, sd)) in enumerate(points.items()):
         figure.add_scatter(
-            x=x, y=mean, name=escape(method), mode="lines+markers", error_y={"array": sd, "visible": bool(sd.any())},
+            x=x, y=mean, name=escape(method), mode="lines+markers",
+            error_y={"array": sd, "visible": bool(np.nansum(sd))},
             line={"color": COLOURS[number % len(COLOURS)], "dash": DASHES[number % len(DASHES)]},
             marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
         )  # fmt: skip
-        rows += [[method, f"{a:.4g}", f"{m:.2f}", f"{s:.2f}"] for a, m, s in zip(x, mean, sd, strict=True)]
+        shown = ["-" if np.isnan(s) else f"{s:.2f}" for s in sd]
+        rows += [[method, f"{a:.4g}", f"{m:.2f}", s] for a, m, s in zip(x, mean, shown, strict=True)]
     for group in without_privacy(groups):
         level = float(group.accuracies("last").mean())
         figure.add_hline(
             level, line={"dash": "dot", "color": "#7F7F7F"}, annotation_text=f"{escape(group.name)}, no privacy"
         )
-        rows.append([group.name, "no privacy", f"{level:.2f}", ""])
+        rows.append([group.name, "no privacy", f"{level:.2f}", "-"])
     html = _html(figure, label, "test accuracy, last round, %", f"trade-off-{against}", log=against == "epsilon")
-    return Chart(html, f"Test accuracy after the last round against {label}", ["method", label, "mean, %", "sd"], rows)
+    head = ["method", label, "mean, %", "sd over seeds"]
+    return Chart(html, f"Test accuracy after the last round against {label}", *_spread_where_known(head, rows))
+
+
+def _spread_where_known(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the last column where no row has a spread, and without "mean" then: there is one run of each."""
+    if any(row[-1] != "-" for row in rows):
+        return head, rows
+    return [*head[:-2], "%"], [row[:-1] for row in rows]
+
+
+def _whole_step(last: int) -> int:
+    """Rounds between ticks: a whole number, for some ten of them."""
+    return next(step * 10**power for power in range(12) for step in (1, 2, 5) if last <= 10 * step * 10**power)
 
 
 def _html(figure: go.Figure, x: str, y: str, name: str, log: bool = False) -> str:

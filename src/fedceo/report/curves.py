@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from fedceo.errors import UsageError
 from fedceo.report.loading import Group, LoadedRun
@@ -41,6 +41,7 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
         panel.plot(rounds, mean, label=_plain(group.name), **style)
         if len(group.runs) > 1:
             panel.fill_between(rounds, mean - sd, mean + sd, color=style["color"], alpha=0.18, linewidth=0)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set(xlabel="round", ylabel=f"{FIELDS[field].split(' of ')[0]}, %", ylim=(0, 100))
     light_grid(panel)
     figure.legend(loc="outside lower center", ncols=2)
@@ -68,7 +69,8 @@ def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str =
         observer: whose epsilon: outsider, participant, server or client.
 
     Returns:
-        data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method.
+        data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method; the deviation
+        of one run is NaN.
     """
     points = trade_off_points(groups, against, observer)
     if not points:
@@ -79,7 +81,7 @@ def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str =
     for number, (method, (x, mean, sd)) in enumerate(points.items()):
         data |= {f"{method}/x": x, f"{method}/mean": mean, f"{method}/sd": sd}
         style = line_style(number) | {"markersize": 5}
-        panel.errorbar(x, mean, yerr=sd if sd.any() else None, capsize=3, label=_plain(method), **style)
+        panel.errorbar(x, mean, yerr=sd if np.nansum(sd) else None, capsize=3, label=_plain(method), **style)
     for number, group in enumerate(without_privacy(groups), len(points)):
         level = float(group.accuracies("last").mean())
         data[f"{group.name}/level"] = np.array([level])
@@ -100,13 +102,16 @@ def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str =
 
 
 def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> dict[str, tuple[Array, Array, Array]]:
-    """Method -> (x, mean, sd), ascending in x; accuracies in percent; finished groups with a positive x alone."""
+    """Method -> (x, mean, sd), ascending in x; accuracies in percent; finished groups with a positive x alone.
+
+    A deviation of one run is NaN.
+    """
     found: dict[str, list[tuple[float, float, float]]] = {}
     for group in groups:
         x = group.epsilon(observer) if against == "epsilon" else group.noise_multiplier
         values = group.accuracies("last")
         if group.finished and x and len(values):
-            spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
             method = f"{group.experiment.method.name}, {group.runs[0].regime}"
             found.setdefault(method, []).append((x, float(values.mean()), spread))
     return {method: tuple(np.array(sorted(points)).T) for method, points in found.items()}

@@ -15,12 +15,13 @@ from fedceo.errors import UsageError
 from fedceo.report import charts
 from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.comparable import warnings
-from fedceo.report.curves import FIELDS, runtime, seconds_by_part
+from fedceo.report.curves import FIELDS, capital, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
 from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.clock import PARTS
 from fedceo.simulation.folder import read_recording, write_whole
+from fedceo.simulation.summary import global_model_caveat
 
 OBSERVERS = {
     "outsider": "anyone who sees the models that are published, but not who took part in which round",
@@ -51,7 +52,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
     """The page as text; observer: whose epsilon accuracies are drawn against."""
     groups = group_runs(runs)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "capital": capital}
     template = environment.from_string(resources.files("fedceo.report").joinpath("page.html").read_text())
     drawn = [charts.accuracy_chart(groups, field) for field in FIELDS]
     drawn += [charts.trade_off_chart(groups, against, observer) for against in ("epsilon", "sigma")]
@@ -62,6 +63,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         rows=[_accuracy_row(group) for group in groups],
         differences=differences(groups),
         warnings=warnings(groups),
+        caveats=[(group.name, said) for group in groups if (said := global_model_caveat(group.experiment))],
         charts=[chart for chart in drawn if chart],
         script=charts.script(),
         privacy=_privacy(groups),
@@ -88,12 +90,21 @@ def _accuracy_row(group: Group) -> dict[str, Any]:
     keys = {
         "last": "last",
         "best": "best",
-        "unsmoothed": "last_unsmoothed",
         "validated": "at_best_validation",
         "local": "local_accuracy_last",
         "everywhere": "personal_accuracy_last",
     }
-    return {"group": group} | {name: _mean(group, key) for name, key in keys.items()}
+    return {"group": group, "unsmoothed": _unsmoothed(group)} | {name: _mean(group, key) for name, key in keys.items()}
+
+
+def _unsmoothed(group: Group) -> str:
+    """The mean over the last rounds measured without a smoothing, and which they are."""
+    smoothed_last = [run.accuracy for run in group.runs if "last_unsmoothed" in run.accuracy]
+    rounds = sorted({found["last_unsmoothed_round"] for found in smoothed_last} - {None})
+    if not rounds:
+        return "none measured" if smoothed_last else "-"
+    named = f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
+    return f"{_mean(group, 'last_unsmoothed')} ({named})"
 
 
 def _mean(group: Group, key: str) -> str:

@@ -91,7 +91,10 @@ class RunFolder:
         The experiment comes last: with it there is a run that can be resumed, without it there is none yet.
         """
         if self.exists:
-            raise UsageError(f"{self.path}: holds a run already; resume it with --resume or choose another --out")
+            raise UsageError(
+                f"{self.path}: holds a run already; resume it (--resume, or fedceo.resume in Python) or choose another "
+                "folder"
+            )
         try:
             if any(file.name.removesuffix(".part") not in BEGINNING for file in self.path.iterdir()):
                 raise UsageError(f"{self.path}: not an empty folder")

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
+from fedceo.data.files import first_line
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.privacy.ledger import Entry
@@ -17,6 +19,7 @@ from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import privacy_spec, solve_noise
 from fedceo.training.schedule import Schedule
+from fedceo.training.work import local_work
 
 if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.privacy.budget import Budget
@@ -54,6 +57,7 @@ def prepare(
         federation = federate(data, experiment.data, experiment.seed)
     else:
         federation = build_federation(experiment.data, experiment.seed)
+    is_own = model is not None
     if model is None:
         seed = Schedule(experiment.seed).number("model")
         model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
@@ -64,10 +68,25 @@ def prepare(
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
+    if is_own:
+        _try_out(simulation)
     _, ended = next_round(simulation, budget_of(simulation))
     if ended is not None:
         raise UsageError(ended)
     return simulation
+
+
+def _try_out(simulation: Simulation) -> None:
+    """One local step of one client: a model that is not ours may do in it what no engine can follow."""
+    starts = {name: w.unsqueeze(0) for name, w in simulation.state.weights.items()}
+    work = local_work(simulation.experiment, 1, simulation.noise_multiplier)
+    try:
+        simulation.trainer.train(starts, [0], 1, replace(work, epochs=1, steps=1))
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        raise UsageError(
+            f"model: {simulation.model_name} cannot be trained by the {simulation.engine} engine under mechanism "
+            f"{simulation.experiment.privacy.mechanism!r}: {first_line(error)}"
+        ) from None
 
 
 def prepare_again(folder: RunFolder) -> Simulation:
@@ -79,7 +98,10 @@ def prepare_again(folder: RunFolder) -> Simulation:
     else:
         same = folder.load_checkpoint()[1]["identity"] == identity(simulation)
     if not same:
-        raise UsageError(f"{folder.path}: was made with other data or a model of your own, which only Python can give")
+        raise UsageError(
+            f"{folder.path}: was made with other data or a model of your own, which only Python can give: "
+            "fedceo.resume(folder, data=..., model=...)"
+        )
     return simulation
 
 

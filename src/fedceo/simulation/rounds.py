@@ -18,7 +18,8 @@ from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.method_settings import Centaur
 from fedceo.methods import Method, State, make_method
-from fedceo.methods.method import Contribution, Statistics
+from fedceo.methods.fedceo import FedCEO
+from fedceo.methods.method import Contribution, Statistics, last_layer
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Uploads, make_mechanism
@@ -213,7 +214,9 @@ class Simulation:
     @clip.setter
     def clip(self, value: float) -> None:
         self.mechanism = replace(self.mechanism, clip=value)
-        self.method = self._method()  # radii and thresholds follow; what it remembers is in the state
+        before, self.method = self.method, self._method()  # radii and thresholds follow; its memory is in the state
+        if isinstance(before, FedCEO) and isinstance(self.method, FedCEO):
+            self.method.truncate = before.truncate
 
     def _followed(self, unclipped: float) -> float:
         """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
@@ -236,10 +239,15 @@ class Simulation:
         if len(federation.test_y) == 0:
             raise UsageError("data: there are no test records")
         method = self.experiment.method
+        weights = parameters_of(self.model)
+        if method.keeps_heads and len(last_layer(weights)) == len(weights):
+            raise UsageError(
+                f"method.name: {method.name} shares the layers before the last, and the model has only one"
+            )
         if isinstance(method, Centaur) and method.initialisation == "power":
             if self.experiment.privacy.mechanism == "record":
                 raise UsageError('method.initialisation: "power" sends statistics that record privacy does not cover')
-            first = next(iter(parameters_of(self.model).values()))
+            first = next(iter(weights.values()))
             if first.ndim != 2 or federation.x.dtype == torch.int32:
                 raise UsageError('method.initialisation: "power" needs a model whose first layer is linear')
         for name, section in (("method", method), ("record", self.experiment.record)):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fedceo.config import Experiment
 from fedceo.data import build_federation
+from fedceo.errors import UsageError
 from fedceo.method_settings import FedCEO
 from fedceo.privacy.ledger import Ledger
 from fedceo.privacy.spec import Row, Spec, default_delta
@@ -41,13 +42,14 @@ def privacy_spec(
             cohort=experiment.cohort.size,
             rounds=train.rounds,
             noise_multiplier=noise_multiplier,
-            delta=privacy.delta or default_delta(len(sizes)),
+            delta=delta_of(experiment, sizes),
             mechanism=privacy.mechanism,
             sampling=experiment.cohort.sampling,
             adjacency=privacy.adjacency,
             release=release,
             interval=interval,
             min_reports=privacy.min_reports,
+            random_absence=experiment.cohort.dropout > 0,
             participations=participations,
             participation_cap=privacy.participation_cap,
             record_rate=1 / method.record_batches(batches) if batches else None,
@@ -62,6 +64,18 @@ def privacy_spec(
     return max(specs, key=lambda spec: answer(spec, "server").epsilon or 0.0)
 
 
+def delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
+    """As given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
+    privacy = experiment.privacy
+    protected = sum(sizes) if privacy.mechanism == "record" else len(sizes)
+    if privacy.mechanism == "record" and privacy.delta is not None and privacy.delta * protected >= 1:
+        raise UsageError(
+            f"privacy.delta: {privacy.delta}, expected below 1/{protected}, one over the training records: "
+            "publishing one of them outright would pass at that"
+        )
+    return privacy.delta or default_delta(protected)
+
+
 def _batches_per_epoch(experiment: Experiment, sizes: Sequence[int]) -> list[int]:
     """ceil(n / B) of all clients, each number once; under record privacy alone it matters, else 0."""
     if experiment.privacy.mechanism != "record":
@@ -69,17 +83,15 @@ def _batches_per_epoch(experiment: Experiment, sizes: Sequence[int]) -> list[int
     return sorted({-(-size // experiment.train.batch_size) for size in sizes})
 
 
-def planned_participations(experiment: Experiment, clients: int) -> int:
-    """The most rounds that a client will be in: known from the seed, else what is exceeded with probability 1e-5."""
-    cohort, rounds = experiment.cohort, experiment.train.rounds
-    most = experiment.privacy.participation_cap or rounds
+def planned_participations(experiment: Experiment, clients: int) -> int | None:
+    """The most rounds that a client will be in, which the seed tells; None where the draw of cohorts is a secret."""
     if experiment.privacy.randomness == "system":
-        from scipy import stats
-
-        return min(most, int(stats.binom.ppf(1 - 1e-5, rounds, cohort.size / clients)))
+        return None
+    cohort, rounds = experiment.cohort, experiment.train.rounds
     schedule = Schedule(experiment.seed)
     drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling) for t in range(1, rounds + 1))
-    return min(most, max(Counter(client for members in drawn for client in members).values(), default=0))
+    most = max(Counter(client for members in drawn for client in members).values(), default=0)
+    return min(experiment.privacy.participation_cap or rounds, most)
 
 
 def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:

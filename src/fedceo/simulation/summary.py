@@ -55,6 +55,15 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
+def global_model_caveat(experiment: Experiment) -> str | None:
+    """What must be known of the model whose accuracy is given, where nobody has that model."""
+    if not experiment.method.keeps_heads:
+        return None
+    words = "the shared layers under the mean of all clients' last layers, a model that nobody has"
+    of_users = experiment.privacy.mechanism in ("distributed", "central")
+    return words + (", and that no epsilon covers: last layers are never noised" if of_users else "")
+
+
 def machine(device: torch.device) -> str:
     """The name of the GPU, or of the processor where the system tells it."""
     if device.type == "cuda":
@@ -99,6 +108,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "discarded_rounds": sum("discarded" in r for r in history),
         "seconds": seconds,
         "accuracy": summarise(history),
+        "global_model_caveat": global_model_caveat(experiment),
         "privacy": [row.as_dict() for row in rows],
         "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
         "clients": data.clients,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedceo.simulation.summary import global_model_caveat
 from fedceo.studies.cells import Cell
 
 COLUMNS = (
@@ -19,7 +20,7 @@ def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> 
 
     `best` is chosen on the test set and so optimistic. `unsmoothed` is the last round measured that did not smooth,
     where the last one did. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
-    tuning wrote them.
+    tuning wrote them; `caveat`, in no file but for the screen, of what model the accuracy is where nobody has it.
     """
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
@@ -30,7 +31,7 @@ def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> 
 
 
 def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"experiment": name, "seeds": len(found)}
+    row: dict[str, Any] = dict.fromkeys((*COLUMNS, "caveat")) | {"experiment": name, "seeds": len(found)}
     if not found:
         return row
     cell, first = found[0]
@@ -41,6 +42,7 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "regime": first["regime"],
         "sigma": first["noise_multiplier"],
         "tuned": cell.experiment.note,
+        "caveat": global_model_caveat(cell.experiment),
     }
     for column, key in (
         ("last", "last"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
@@ -67,7 +69,7 @@ def _largest_epsilon(all_rows: Sequence[Sequence[Mapping[str, Any]]], observer: 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedceo.config import Experiment, parse_experiment, to_toml
+from fedceo.config import Experiment, parse_experiment, put, to_toml
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, DPFedSGD, FedCEO, FedProx, JainAnil
@@ -35,7 +35,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
     """The experiment with the best settings found, written to out/tuned.toml; trials that were run are not run again.
 
     Args:
-        trials: how many settings are tried; a method with more settings gets no more trials.
+        trials: how many settings are tried, the experiment's own first; a method with more settings gets no more.
         out: a folder; each trial is a run in it.
     """
     try:
@@ -44,8 +44,10 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
     _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = search_space(experiment)
+    own = {name: _value(experiment, name) for name in search_space(experiment)}
+    space = {name: [*dict.fromkeys([own[name], *values])] for name, values in search_space(experiment).items()}
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
+    study.enqueue_trial(own)
     for number in range(trials):
         trial = study.ask()
         chosen = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
@@ -170,14 +172,17 @@ def search_space(experiment: Experiment) -> Space:
     space: Space = {"train.server_learning_rate": SERVER_RATES} if one_gradient else {"train.learning_rate": RATES}
     match method:
         case FedCEO(threshold="noise"):
-            space |= {"method.kappa": [0.1, 0.3, 0.5, 1.0], "method.interval": [10, 15, 20, 30]}
+            space |= {
+                "method.kappa": [0.1, 0.3, 0.5, 1.0],
+                "method.interval": _that_smooth([10, 15, 20, 30], experiment),
+            }
         case FedCEO():
             strengths: dict[float, list[Any]] = {1.0: [55 + 5 * k for k in range(10)], 1.5: [0.1, 0.3, 1.0, 3.0, 10.0]}
             near = min((1.0, 1.5, 2.0), key=lambda known: abs(known - sigma))
             space |= {
                 "method.strength": strengths.get(near, [0.01, 0.03, 0.1, 0.3, 1.0]),
                 "method.ratio": [1 + k / 100 for k in range(1, 11)] if method.ratio > 1 else [1.0],
-                "method.interval": [10, 15, 20, 25, 30],
+                "method.interval": _that_smooth([10, 15, 20, 25, 30], experiment),
             }
         case FedProx():
             space |= {"method.mu": [0.001, 0.01, 0.1, 0.5, 1.0]}
@@ -192,14 +197,24 @@ def search_space(experiment: Experiment) -> Space:
     return space
 
 
+def _that_smooth(intervals: list[Any], experiment: Experiment) -> list[Any]:
+    """Those after which there is a smoothing at all."""
+    return [each for each in intervals if each <= experiment.train.rounds]
+
+
+def _value(experiment: Experiment, name: str) -> Any:
+    section, _, field = name.partition(".")
+    return getattr(getattr(experiment, section), field)
+
+
 def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
     """The experiment with "section.field" set, checked again."""
     table = experiment.model_dump(exclude_none=True)
     for name, value in values.items():
-        section, _, field = name.partition(".")
+        section = name.partition(".")[0]
         if not isinstance(table.get(section), dict):
             raise UsageError(f"{name}: expected section.field of an experiment")
-        table[section][field] = value
+        put(table[section], name, value)
     return parse_experiment(table)
 
 

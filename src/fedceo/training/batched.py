@@ -149,7 +149,8 @@ class BatchedTrainer:
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
         a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
-        return max(1, self._budget // (5 * size + 2 * work.batch_size * a_record))
+        records = min(work.batch_size, int(self.place.federation.sizes.max()))
+        return max(1, self._budget // (5 * size + 2 * records * a_record))
 
     @cached_property
     def _kept_for_a_record(self) -> int:

@@ -172,7 +172,8 @@ def _with_terms(gradients: Weights, weights: Weights, start: Weights, work: Work
     if not work.proximal and not work.outside:
         return dict(gradients)
     moved = {name: w - start[name] for name, w in weights.items()}
-    pull = work.proximal + work.outside * (_norm(moved) > work.outside_radius)
+    norm = _norm(moved)
+    pull = work.proximal + work.outside * (norm > work.outside_radius).to(norm.dtype)
     return {name: g + pull * moved[name] for name, g in gradients.items()}
 
 

@@ -23,7 +23,8 @@ PURPOSES = (
     "absence",
     "count noise",
 )
-SECRET = ("cohort", "batches", "record noise", "upload noise", "central noise", "count noise")
+SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout"))
+"""What privacy counts on nobody knowing; who is absent tells of who is in."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""What an audit amounts to, in the same words on the terminal and on a page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def views_tested(audit: Mapping[str, Any]) -> int:
+    """How many views had scores enough to be passed or refuted."""
+    return sum(view["verdict"] != "not testable" for view in audit["views"])
+
+
+def audit_in_words(audit: Mapping[str, Any]) -> str:
+    """One sentence, without a capital and a full stop; a view that could not be tested is not one that passed."""
+    if audit["refuted"]:
+        return "the claim is refuted"
+    tested, views = views_tested(audit), len(audit["views"])
+    counted = f"{tested} of {views} views tested"
+    if tested == views:
+        return f"nothing refuted, {counted}; an audit can refute a claim, never prove it"
+    remedy = "too few rounds{}; give more with --rounds"
+    if tested == 0:
+        return f"{counted}: {remedy.format('')}. The checks of the mechanism passed, its views are unknown"
+    return f"nothing refuted, but only {counted}: {remedy.format(' for the others')}"
