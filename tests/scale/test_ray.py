@@ -128,7 +128,7 @@ def test_a_run_may_go_on_elsewhere(tmp_path: Path) -> None:
 
 
 class Fragile(nn.Module):
-    """Kills its process in the fifth forward pass in training, unless it is that of the test or `deaths` have died."""
+    """Kills its process in the fourth forward pass there, unless it is that of the test or `deaths` have died."""
 
     def __init__(self, folder: Path, deaths: int) -> None:
         super().__init__()
@@ -136,8 +136,8 @@ class Fragile(nn.Module):
         self.folder, self.deaths, self.home, self.passes = folder, deaths, os.getpid(), 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.passes += 1
-        if os.getpid() != self.home and self.passes == 5 and len(list(self.folder.iterdir())) < self.deaths:
+        self.passes += os.getpid() != self.home
+        if os.getpid() != self.home and self.passes == 4 and len(list(self.folder.iterdir())) < self.deaths:
             (self.folder / str(os.getpid())).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return self.out(x.flatten(1))

@@ -47,8 +47,8 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> n
     """A registered architecture for records of `shape`, initialised from `seed` alone."""
     if name not in MODELS:
         near = get_close_matches(name, MODELS, n=1)
-        hint = f", did you mean {near[0]}?" if near else f"; known are {', '.join(MODELS)}"
-        raise UsageError(f"model.name: unknown model {name!r}{hint}")
+        hint = f", did you mean {near[0]}?" if near else ""
+        raise UsageError(f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](shape, classes)
