@@ -7,8 +7,9 @@
 of your own. Rooms of their own: fedceo.tensors, fedceo.data, fedceo.models, fedceo.privacy. docs/python.md shows them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedceo.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fedceo import data, models, privacy, tensors
@@ -38,25 +39,13 @@ __all__ = [
     "tensors",
 ]
 
-_HOMES = {
-    "fedceo.config": ("Experiment", "load_experiment", "parse_experiment"),
-    "fedceo.data": ("Federation", "Source", "from_arrays"),
-    "fedceo.errors": ("UsageError",),
-    "fedceo.simulation.runs": ("Run", "load", "resume", "run"),
-}
-_ROOMS = ("data", "models", "privacy", "tensors")
-
-
-def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used: torch takes seconds, and the accountant does without it."""
-    if name in _ROOMS:
-        return import_module(f"fedceo.{name}")
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Also the names that nobody has used yet, for tab completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "fedceo.config": ("Experiment", "load_experiment", "parse_experiment"),
+        "fedceo.data": ("Federation", "Source", "from_arrays"),
+        "fedceo.errors": ("UsageError",),
+        "fedceo.simulation.runs": ("Run", "load", "resume", "run"),
+    },
+    rooms=("data", "models", "privacy", "tensors"),
+)

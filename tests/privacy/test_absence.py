@@ -11,6 +11,7 @@ import fedceo
 from fedceo.config import parse_experiment
 from fedceo.data import from_arrays
 from fedceo.privacy.accounting import answer
+from fedceo.privacy.budget import Budget
 from fedceo.privacy.gaussian import gaussian_epsilon
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.spending import privacy_spec
@@ -117,3 +118,26 @@ def test_a_budget_counts_rounds_in_which_many_report() -> None:
     result = fedceo.run(table, data=data).result
     outsider = next(row for row in result["privacy"] if row["observer"] == "outsider")
     assert result["ended_early"] and 1.4 < outsider["epsilon"] <= 1.5
+
+
+def test_a_budget_ends_in_time_where_absence_tells() -> None:
+    plan, limit = spec(4.0, rounds=600, min_reports=2, random_absence=False), 3.0
+    budget, ledger = Budget(limit, "outsider", plan), Ledger(repeatable=False)
+    for entry in night_and_day(600, online=11, least=2).entries:
+        if budget.refuses(ledger, entry):
+            break
+        ledger.add(entry)
+    spent, more = ledger.spent(plan), ledger.spent(plan, ahead=entry)
+    assert epsilon(spent) <= limit < epsilon(more)
+
+
+def test_a_budget_asks_seldom_where_nobody_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = spec(4.0, "central", clients=10, rounds=200, random_absence=False)
+    budget, ledger, asked = Budget(1e3, "outsider", plan), Ledger(repeatable=True), []
+    monkeypatch.setattr("fedceo.privacy.budget.answer", lambda *args: asked.append(args) or answer(*args))
+    everyone = tuple(range(10))
+    for t in range(1, 201):
+        entry = Entry(t, everyone, everyone, (), 0.0, False, True)
+        assert budget.refuses(ledger, entry) is None
+        ledger.add(entry)
+    assert 0 < len(asked) < 20

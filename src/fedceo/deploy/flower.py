@@ -6,10 +6,10 @@
 Names are imported when they are first used: a node starts a process for every message, and needs no server there.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedceo.errors import UsageError
+from fedceo.lazy import on_first_use
 
 try:
     import flwr  # noqa: F401
@@ -36,17 +36,13 @@ __all__ = [
     "server_app",
 ]
 
-_HOMES = {
-    "fedceo.config": ("load_experiment",),
-    "fedceo.deploy.client": ("Node", "PrivacyMod", "client_app"),
-    "fedceo.deploy.records": ("dealt_public_records", "dealt_records", "own_records", "public_records"),
-    "fedceo.deploy.server": ("server_app",),
-    "fedceo.deploy.strategy": ("MethodStrategy",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "fedceo.config": ("load_experiment",),
+        "fedceo.deploy.client": ("Node", "PrivacyMod", "client_app"),
+        "fedceo.deploy.records": ("dealt_public_records", "dealt_records", "own_records", "public_records"),
+        "fedceo.deploy.server": ("server_app",),
+        "fedceo.deploy.strategy": ("MethodStrategy",),
+    },
+)

@@ -7,8 +7,9 @@ calibration   calibrate(target_epsilon, observer, spec) -> the noise multiplier
 sampled_pld   the numbers behind the rows: privacy-loss distributions of sampled cohorts; gaussian: closed forms
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedceo.lazy import on_first_use
 
 if TYPE_CHECKING:
     from fedceo.privacy.accounting import account
@@ -17,20 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "Spec", "account", "calibrate", "default_delta"]
 
-_HOMES = {
-    "fedceo.privacy.accounting": ("account",),
-    "fedceo.privacy.calibration": ("calibrate",),
-    "fedceo.privacy.spec": ("Row", "Spec", "default_delta"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used: the accountant's libraries take a second to load."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "fedceo.privacy.accounting": ("account",),
+        "fedceo.privacy.calibration": ("calibrate",),
+        "fedceo.privacy.spec": ("Row", "Spec", "default_delta"),
+    },
+)

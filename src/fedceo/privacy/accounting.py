@@ -195,12 +195,11 @@ def _averages(spec: Spec, observer: str) -> Answer:
     if curious and spec.clients == 1:
         return Answer(0.0, CLOSED_FORM, "there is no other client")
     averages = averages_seen(spec, curious)
-    if not spec.random_absence and spec.reports is not None:
+    if spec.absence_tells:
         return _averages_of_some(spec, averages, who)
     if everyone:
         # where a cap ends a client's part, the rounds with the least noise may be the ones before it
-        mus = [spec.shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
-        epsilon = gaussian_epsilon(math.hypot(*sorted(mus)[-(spec.participation_cap or len(mus)) :]), spec.delta)
+        epsilon = _epsilon_when_in(spec, averages, spec.participation_cap or spec.rounds)
         return Answer(epsilon, CLOSED_FORM, f"{who}; everyone is in every round, so nothing is amplified")
     if cap_binds(spec) and not cap_is_harmless(spec):
         if spec.adjacency == "add-remove":
@@ -217,10 +216,18 @@ def _averages_of_some(spec: Spec, averages: Averages, who: str) -> Answer:
     """Clients were absent for reasons of their own, so that the number of reports may tell who sent them."""
     if spec.adjacency == "add-remove":
         return Answer(None, NONE, f"{who}; {ABSENT}, which a client that is gone is not; ask for zero-out")
+    epsilon = _epsilon_when_in(spec, averages, _most(spec))
+    return Answer(epsilon, TOLD, f"{who}; {ABSENT}: {_most(spec)} rounds at the least noise, the most of any client")
+
+
+def _most(spec: Spec) -> int:
+    return spec.rounds if spec.participations is None else spec.participations
+
+
+def _epsilon_when_in(spec: Spec, averages: Averages, rounds: int) -> float:
+    """The epsilon of a client that is known to be in so many rounds, those with the least noise."""
     mus = [spec.shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
-    most = len(mus) if spec.participations is None else spec.participations
-    epsilon = gaussian_epsilon(math.hypot(*sorted(mus)[len(mus) - min(most, len(mus)) :]), spec.delta)
-    return Answer(epsilon, TOLD, f"{who}; {ABSENT}: {most} rounds at the least noise, the most of any client")
+    return gaussian_epsilon(math.hypot(*sorted(mus, reverse=True)[:rounds]), spec.delta)
 
 
 def _accountant(averages: Averages) -> str:
@@ -251,8 +258,8 @@ def _personalised(spec: Spec) -> Answer:
         f"{spec.smoothed_rounds} of {spec.rounds}, nor right after them; averages re-release single states, so "
         "outsiders have this row too"
     )
-    if not spec.random_absence and spec.reports is not None:
-        epsilon = gaussian_epsilon(upload_mu(spec) * math.sqrt(spec.participations or spec.rounds), spec.delta)
+    if spec.absence_tells:
+        epsilon = gaussian_epsilon(upload_mu(spec) * math.sqrt(_most(spec)), spec.delta)
         return Answer(epsilon, CLOSED_FORM, f"{assumption}; {ABSENT}")
     smoothed, others = (upload_mu(spec), spec.smoothed_rounds), spec.rounds - spec.smoothed_rounds
     if spec.cohort == spec.clients:

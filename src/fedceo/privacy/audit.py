@@ -33,6 +33,7 @@ from fedceo.privacy.audit_uploads import Claim, UploadAudit
 from fedceo.privacy.canaries import Samples, Scores, sure_bound
 from fedceo.privacy.gaussian import gaussian_epsilon
 from fedceo.privacy.mechanism_check import ALPHA, Finding
+from fedceo.privacy.spec import Spec
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
@@ -136,11 +137,12 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
     findings = run.check()
     scores = {share: run.play(share, played) for share in sorted({claim.share for claim in run.claims.values()})}
     samples = {view: scores[claim.share].samples(view, rng) for view, claim in run.claims.items()}
-    views = [_judge(simulation, view, run.claims[view], samples[view], len(samples)) for view in samples]
-    return Report(kind, simulation.noise_multiplier, _delta(simulation), played, tuple(findings), tuple(views))
+    plan = _plan(simulation)
+    views = [_judge(plan, view, run.claims[view], samples[view], len(samples)) for view in samples]
+    return Report(kind, simulation.noise_multiplier, plan.delta, played, tuple(findings), tuple(views))
 
 
-def _judge(simulation: "Simulation", view: str, claim: Claim, samples: Samples, views: int) -> View:
+def _judge(plan: Spec, view: str, claim: Claim, samples: Samples, views: int) -> View:
     tested = claim.share * claim.mu
     bound = samples.mu_bound((1 - CONFIDENCE) / views) / claim.share
     if samples.mu_bound(ALPHA / views) > tested:
@@ -157,21 +159,24 @@ def _judge(simulation: "Simulation", view: str, claim: Claim, samples: Samples, 
         share=claim.share,
         scores=samples.smaller,
         verdict=verdict,
-        epsilon_round=gaussian_epsilon(bound, _delta(simulation)),
-        epsilon_run=_run_epsilon(simulation, claim.observer, bound),
-        epsilon_claimed=_run_epsilon(simulation, claim.observer, claim.mu),
+        epsilon_round=gaussian_epsilon(bound, plan.delta),
+        epsilon_run=_run_epsilon(plan, claim.observer, bound),
+        epsilon_claimed=_run_epsilon(plan, claim.observer, claim.mu),
     )
 
 
-def _run_epsilon(simulation: "Simulation", observer: str, mu: float) -> float | None:
-    """The accountant's epsilon for the run if a round, or local step, shows the observer mu."""
+def _plan(simulation: "Simulation") -> Spec:
     from fedceo.simulation.spending import planned_participations, privacy_spec
 
-    if mu == 0:
-        return 0.0
     experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
     most = planned_participations(experiment, len(sizes))
-    plan = privacy_spec(experiment, sizes, simulation.noise_multiplier, most)
+    return privacy_spec(experiment, sizes, simulation.noise_multiplier, most)
+
+
+def _run_epsilon(plan: Spec, observer: str, mu: float) -> float | None:
+    """The accountant's epsilon for the run if a round, or local step, shows the observer mu."""
+    if mu == 0:
+        return 0.0
     sigma = 1 / mu
     if plan.mechanism == "distributed":
         uploads = observer != "outsider"
@@ -179,9 +184,3 @@ def _run_epsilon(simulation: "Simulation", observer: str, mu: float) -> float | 
     if observer == "outsider" and plan.release != "average":
         plan = replace(plan, release="average")
     return answer(replace(plan, noise_multiplier=sigma), observer).epsilon
-
-
-def _delta(simulation: "Simulation") -> float:
-    from fedceo.simulation.spending import delta_of
-
-    return delta_of(simulation.experiment, simulation.federation.sizes.tolist())

@@ -59,7 +59,7 @@ class Budget:
     def _spending(self, spec: Spec) -> Spending:
         if self._by_participation:
             return Spending(0, 0, 0, 0, spec.participations or 0)
-        told = 0 if spec.random_absence else spec.participations or 0
+        told = spec.participations or 0 if spec.absence_tells else 0
         return Spending(spec.rounds, -spec.fewest_reports, spec.most_reports, spec.smoothed_rounds, told)
 
     def _furthest(self, spec: Spec) -> Spec:
@@ -80,5 +80,5 @@ class Budget:
         if spec.reports is None:
             return later
         # fewer reports carry less noise, more of them more likely the client: the costliest number is at either end
-        ends = {spec.fewest_reports, spec.most_reports}
+        ends = {spec.fewest_reports, max(spec.fewest_reports, spec.most_reports)}  # without any round there is no most
         return max((replace(later, reports=(*spec.reports, (end, rounds))) for end in ends), key=self._epsilon)

@@ -114,6 +114,11 @@ class Spec:
         return self.share if not self.reports else min(count for count, _ in self.reports)
 
     @property
+    def absence_tells(self) -> bool:
+        """Whether the number of reports may tell who sent them."""
+        return self.reports is not None and not self.random_absence
+
+    @property
     def most_reports(self) -> int:
         """Of any round, where what happened is known and not as planned; else 0."""
         return max((count for count, _ in self.reports or ()), default=0)

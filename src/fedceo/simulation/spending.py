@@ -42,7 +42,7 @@ def privacy_spec(
             cohort=experiment.cohort.size,
             rounds=train.rounds,
             noise_multiplier=noise_multiplier,
-            delta=delta_of(experiment, sizes),
+            delta=_delta_of(experiment, sizes),
             mechanism=privacy.mechanism,
             sampling=experiment.cohort.sampling,
             adjacency=privacy.adjacency,
@@ -64,7 +64,7 @@ def privacy_spec(
     return max(specs, key=lambda spec: answer(spec, "server").epsilon or 0.0)
 
 
-def delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
+def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
     """As given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
     privacy = experiment.privacy
     protected = sum(sizes) if privacy.mechanism == "record" else len(sizes)

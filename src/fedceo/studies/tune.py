@@ -44,8 +44,9 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
     _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    own = {name: _value(experiment, name) for name in search_space(experiment)}
-    space = {name: [*dict.fromkeys([own[name], *values])] for name, values in search_space(experiment).items()}
+    known = search_space(experiment)
+    own = {name: _value(experiment, name) for name in known}
+    space = {name: [*dict.fromkeys([own[name], *values])] for name, values in known.items()}
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
     study.enqueue_trial(own)
     for number in range(trials):
