@@ -16,7 +16,9 @@ NEAR_CHANCE = 0.015
 """A run whose last accuracy is this near to guessing, or nearer, has collapsed."""
 
 NAMES = {
-    "fedavg": "FedAvg, no privacy", "udp-fedavg": "UDP-FedAvg", "ppsgd": "PPSGD", "centaur": "CENTAUR",
+    "fedavg": "FedAvg, no privacy", "udp-fedavg": "UDP-FedAvg", "ppsgd": "PPSGD",
+    "ppsgd-fixed-rate": "PPSGD, personal rate 0.1", "centaur": "CENTAUR",
+    "centaur-fixed-rate": "CENTAUR, head rate 0.01",
     "fedceo-ratio-1": "FedCEO, vartheta = 1", "fedceo": "FedCEO, vartheta > 1",
 }  # fmt: skip
 
