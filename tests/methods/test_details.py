@@ -7,11 +7,13 @@ import pytest
 import torch
 
 import fedceo
+from fedceo import method_settings
 from fedceo.config import parse_experiment
 from fedceo.errors import UsageError
 from fedceo.methods.fedavg import Server
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import State
+from fedceo.models import build_model, parameters_of
 from fedceo.simulation.preparing import prepare as prepare_experiment
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import global_model_caveat
@@ -123,3 +125,14 @@ def test_batches_of_all_records_need_room_for_the_largest_client_only() -> None:
     largest = int(simulation.federation.sizes.max())
     full, same = (trainer._clients_at_once(replace(work, batch_size=size)) for size in (ALL_RECORDS, largest))
     assert full == same > 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_smooths_what_a_cpu_smooths_its_small_layers_among_them() -> None:
+    method = FedCEO(method_settings.FedCEO(strength=0.6))
+    model = parameters_of(build_model("lenet5", (3, 32, 32), 10, 0))
+    noisy = {name: w + 0.03 * torch.randn(5, *w.shape) for name, w in model.items()}
+    smoothed = method.smooth({name: w.cuda() for name, w in noisy.items()}, 10, 5)
+    for name, w in method.smooth(noisy, 10, 5).items():
+        assert smoothed[name].is_cuda
+        assert float((smoothed[name].cpu() - w).norm()) <= 2e-5 * float(noisy[name].norm()), name

@@ -19,6 +19,9 @@ from fedceo.methods.method import State, Weights, repeat, stack
 from fedceo.privacy.mechanisms import Mean, Stack, Uploads
 from fedceo.tensors import fold, truncated_tsvd, unfold
 
+SMALL = 2**16
+"""Entries up to which a CPU smooths a layer sooner than a GPU is told to."""
+
 
 class FedCEO(FedAvg):
     """The settings are those of the experiment file; restart "own" is the paper's algorithm."""
@@ -75,10 +78,14 @@ class FedCEO(FedAvg):
         """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
         tensors = fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
+        # Small layers are fetched before the GPU has work that would be waited for, and smoothed while it has.
+        here = {name: w.cpu() if w.numel() <= SMALL else w for name, w in tensors.items()}
+        order = sorted(here, key=lambda name: (not here[name].is_cuda, here[name].numel()))
         smoothed = {
-            name: self.truncate(w, self.threshold(w.shape, clients, round_) / divisor) for name, w in tensors.items()
+            name: self.truncate(here[name], self.threshold(here[name].shape, clients, round_) / divisor)
+            for name in order
         }
-        return unfold(smoothed, models)
+        return unfold({name: w.to(tensors[name].device) for name, w in smoothed.items()}, models)
 
     @property
     def _is_scheduled(self) -> bool:

@@ -6,7 +6,7 @@ For A with d >= n columns and Gram matrix G = A^H A = V diag(s^2) V^H,
 
 so the n x n filter P, a function of G alone, does the work of a d x n SVD. Two ways to P:
 
-- `filter_by_eigh`, an eigendecomposition: the fastest on a CPU, which therefore also takes a GPU's small ones;
+- `filter_by_eigh`, an eigendecomposition: the fastest on a CPU;
 - `filter_by_sign`, matrix products only: a GPU multiplies a hundred times faster than it diagonalises.
 
 Rounding errors in G and its decomposition move the result by a few eps ||A||_2^2 / tau. Each matrix is therefore taken
@@ -27,9 +27,6 @@ TOLERANCE = {torch.float32: 3e-6, torch.float64: 3e-13}
 
 SQUARINGS = 3
 """How often the Gram matrix is squared at most to bound its largest eigenvalue; the bound is then off by n^(1/16)."""
-
-SMALL = (16, 32)
-"""Up to so many matrices and columns the CPU has P before a GPU has been handed the hundred products it would take."""
 
 
 def shrink(matrices: Tensor, tau: Floats, total: float) -> Tensor:
@@ -58,19 +55,17 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Float
 
     precision, *higher = precisions
     gram = _gram(matrices, precision)
-    if _is_small(matrices):
-        gram = gram.cpu()
     by_products = _prefers_products(matrices)
     largest, is_zero = _largest_eigenvalue(gram, tau)
     is_fine = 2 * torch.finfo(precision).eps * largest / tau <= tolerance
     here, later = is_fine & ~is_zero, ~is_fine & ~is_zero
     if here.all():
-        return matrices @ _filter(gram, tau, largest, tolerance, by_products).to(matrices)
+        return matrices @ _filter(gram, tau, largest, tolerance, by_products).to(matrices.dtype)
     out = torch.zeros_like(matrices)
     if here.any():
         at = torch.from_numpy(here)
         keep = _filter(gram[at], tau[here], largest[here], tolerance, by_products)
-        out[at] = matrices[at] @ keep.to(matrices)
+        out[at] = matrices[at] @ keep.to(matrices.dtype)
     if later.any():
         at = torch.from_numpy(later)
         out[at] = _shrink_in(tuple(higher), matrices[at], tau[later], tolerance)
@@ -78,11 +73,7 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Float
 
 
 def _prefers_products(matrices: Tensor) -> bool:
-    return matrices.is_cuda and matrices.real.dtype == torch.float32 and not _is_small(matrices)
-
-
-def _is_small(matrices: Tensor) -> bool:
-    return len(matrices) <= SMALL[0] and matrices.shape[2] <= SMALL[1]
+    return matrices.is_cuda and matrices.real.dtype == torch.float32
 
 
 def _filter(gram: Tensor, tau: Floats, largest: Floats, tolerance: float, by_products: bool) -> Tensor:
