@@ -70,7 +70,8 @@ class Data(Section):
 
 class Model(Section):
     name: str = "mlp"
-    """A registered architecture (`fedceo list`)."""
+    """A registered architecture (`fedceo list`), or "module:callable", your own: what the callable makes of (shape of a
+    record, classes); the module lies in the working directory or is installed."""
 
 
 class Cohort(Section):

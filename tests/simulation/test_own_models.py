@@ -1,5 +1,6 @@
 """A model of one's own that cannot be trained is refused in one line, before anything is written."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,60 @@ def test_what_can_be_trained_is_trained_as_if_nothing_had_been_tried() -> None:
     model = Recurrent()
     one, other = (fedceo.run(table, model=model).weights for _ in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+NETS = """
+import math
+from torch import nn
+
+def small(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 12), nn.Tanh(), nn.Linear(12, classes))
+
+def fixed(shape, classes):
+    return nn.Flatten()
+
+def broken(shape, classes):
+    raise KeyError("no such thing")
+
+a_number = 3
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the working directory."""
+    name = f"nets_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_an_experiment_file_names_a_model_of_ones_own(nets: str) -> None:
+    table = changed(model={"name": f"{nets}:small"}, train={"rounds": 2})
+    run = fedceo.run(table, out="run")
+    shapes = [tuple(w.shape) for w in run.weights.values()]
+    assert shapes == [(12, 64), (12,), (10, 12), (10,)] and run.result["model"] == f"{nets}:small"
+    again = fedceo.run(table)
+    assert all(torch.equal(w, again.weights[name]) for name, w in run.weights.items()), "the seed makes its weights"
+    assert torch.equal(fedceo.load("run").weights["1.weight"], run.weights["1.weight"])
+    other = fedceo.run(table | {"seed": 5})
+    assert not torch.equal(run.weights["1.weight"], other.weights["1.weight"])
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("{nets}:fixed", "gives Flatten, expected a torch module with parameters"),
+        ("{nets}:broken", "failed with KeyError: 'no such thing'"),
+        ("{nets}:a_number", "expected 'a_number' in"),
+        ("{nets}:missing", "expected 'missing' in"),
+        ("nowhere.at_all:small", "there is no module 'nowhere.at_all'"),
+        (":small", "there is no module ''"),
+    ],
+)
+def test_what_is_wrong_with_such_a_name_is_said_in_a_line(nets: str, name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=r"^model\.name: ") as raised:
+        fedceo.run(changed(model={"name": name.format(nets=nets)}), out="refused")
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert not Path("refused").exists()

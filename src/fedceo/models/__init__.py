@@ -18,6 +18,7 @@ from fedceo.models.lenet5 import LeNet5
 from fedceo.models.logistic import Logistic
 from fedceo.models.lstm import LSTM
 from fedceo.models.mlp import MLP
+from fedceo.models.named import is_own, own_model
 from fedceo.models.small_cnn import SmallCNN
 
 MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
@@ -44,14 +45,16 @@ DESCRIPTIONS = {
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A registered architecture for records of `shape`, initialised from `seed` alone."""
-    if name not in MODELS:
+    """A registered architecture, or one's own as "module:callable", for records of `shape`, from `seed` alone."""
+    if name not in MODELS and not is_own(name):
         near = get_close_matches(name, MODELS, n=1)
         hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}")
+        raise UsageError(
+            f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}; your own are module:callable"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](shape, classes)
+        return own_model(name, shape, classes) if is_own(name) else MODELS[name](shape, classes)
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:

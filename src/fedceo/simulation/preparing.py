@@ -14,6 +14,7 @@ from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
+from fedceo.models.named import is_own
 from fedceo.privacy.ledger import Entry
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
@@ -57,7 +58,7 @@ def prepare(
         federation = federate(data, experiment.data, experiment.seed)
     else:
         federation = build_federation(experiment.data, experiment.seed)
-    is_own = model is not None
+    is_foreign = model is not None or is_own(experiment.model.name)
     if model is None:
         seed = Schedule(experiment.seed).number("model")
         model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
@@ -68,7 +69,7 @@ def prepare(
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
-    if is_own:
+    if is_foreign:
         _try_out(simulation)
     _, ended = next_round(simulation, budget_of(simulation))
     if ended is not None:
