@@ -40,7 +40,7 @@ def over_rounds(folder: str, cells: dict[str, Found]) -> Drawing:
 
 @styled
 def trade_offs(folder: str, cells: dict[str, Found]) -> Drawing:
-    """Last accuracy of every method at both epsilons, under central and distributed noise.
+    """Last accuracy of every method at both epsilons, under central and distributed noise; seeds as strokes.
 
     Returns:
         data["NOISE/METHOD"], (2,) mean accuracies in percent at epsilon 2 and 8; data["without privacy"], (1,).
@@ -57,6 +57,9 @@ def trade_offs(folder: str, cells: dict[str, Found]) -> Drawing:
         for row, method in enumerate(methods):
             low, high = data[f"{noise}/{method}"]
             panel.plot([low, high], [row, row], color="#BBBBBB", zorder=1)
+            for epsilon, colour in ((2, COLOURS[0]), (8, COLOURS[1])):
+                seeds = cells[f"{folder}/epsilon-{epsilon}/{noise}/{method}"].percent("last")
+                panel.plot(seeds, [row] * len(seeds), "|", color=colour, markersize=9, zorder=1)
             panel.plot(low, row, "o", color=COLOURS[0], label="epsilon 2" if row == 0 else None)
             panel.plot(high, row, "D", color=COLOURS[1], label="epsilon 8" if row == 0 else None)
         panel.axvline(level, color="#000000", linestyle="dotted", label="FedAvg without privacy")

@@ -47,6 +47,14 @@ class Found:
                 found += [100 * value for t, value in measured if t % method["interval"]][-1:]
         return found
 
+    def at(self, round_: int, name: str = "test_accuracy") -> dict[int, float]:
+        """By seed, in percent, what was measured in a round."""
+        found = {}
+        for run in self.done:
+            by_round = dict(zip(run["curves"]["round"], run["curves"][name], strict=True))
+            found |= {run["seed"]: 100 * by_round[round_]} if by_round.get(round_) is not None else {}
+        return found
+
     @property
     def done(self) -> list[dict[str, Any]]:
         return [run for run in self.runs if "result" in run]
@@ -88,37 +96,62 @@ def _order(name: str) -> tuple[str, int, str]:
     return folder, known.index(method) if method in known else len(known), method
 
 
-def tally(cells: Mapping[str, Found], method: str, other: str) -> tuple[int, int, int]:
-    """In how many settings, folders of experiments, a method ends above, level with and below another."""
+def tally(cells: Mapping[str, Found], method: str, other: str, which: str = "last") -> tuple[int, int, int]:
+    """In how many settings, folders of experiments, a method is above, not told apart from and below another."""
     outcomes = []
     for name, found in cells.items():
-        folder, _, which = name.rpartition("/")
-        rival = cells.get(f"{folder}/{other}")
-        if which == method and rival is not None:
-            ours, theirs = found.by_seed("last"), rival.by_seed("last")
+        folder, _, of = name.rpartition("/")
+        rival = cells.get(favoured(f"{folder}/{other}"))
+        if of == method and rival is not None:
+            ours, theirs = found.by_seed(which), rival.by_seed(which)
             outcomes += [compare(ours, theirs)] if len(ours.keys() & theirs.keys()) > 1 else []
-    return outcomes.count("above"), outcomes.count("level"), outcomes.count("below")
+    return outcomes.count("above"), outcomes.count("open"), outcomes.count("below")
+
+
+def favoured(name: str) -> str:
+    """Of a method that stands twice, with one rate and with a second one that is fixed, what the trials favour."""
+    best = {each: max((trial["validation_accuracy"] for trial in trials_of(each)), default=0.0) for each in _both(name)}
+    return max(best, key=best.__getitem__)
+
+
+def _both(name: str) -> tuple[str, str]:
+    return name, f"{name}-fixed-rate"
 
 
 def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
-    """above, level or below, by the differences of runs with the same seed."""
-    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    if abs(mean) <= stats.t.ppf(0.975, len(differences) - 1) * error:
-        return "level"
+    """above, below, or open where the interval of the difference holds 0."""
+    mean, width = difference(ours, theirs)
+    if abs(mean) <= width:
+        return "open"
     return "above" if mean > 0 else "below"
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float]:
+    """Of runs with the same seed: the mean, and half the width of its 95 % interval (Student's t)."""
+    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences), float(stats.t.ppf(0.975, len(differences) - 1)) * error
+
+
+def shown(difference: tuple[float, float]) -> str:
+    return f"{difference[0]:+.2f} ± {difference[1]:.2f}"
 
 
 def rate_edge(name: str) -> str:
     """A remark where the rate that the trials chose for an experiment is the least or the largest that was tried."""
+    trials = trials_of(name)
+    rates = [trial["train.learning_rate"] for trial in trials]
+    return ", edge" if trials and chosen(trials)["train.learning_rate"] in (min(rates), max(rates)) else ""
+
+
+def trials_of(name: str) -> list[dict[str, float]]:
+    """The trials by which an experiment was tuned."""
     for parent in Path(name).parents:
         file = ROOT / "results" / f"{parent.as_posix()}.trials.json"
         if file.exists():
-            trials = _read(file).get(name.removeprefix(f"{parent.as_posix()}/"), [])
-            rates = [trial["train.learning_rate"] for trial in trials]
-            return ", edge" if trials and chosen(trials)["train.learning_rate"] in (min(rates), max(rates)) else ""
-    return ""
+            found: list[dict[str, float]] = _read(file).get(name.removeprefix(f"{parent.as_posix()}/"), [])
+            return found
+    return []
 
 
 def chosen(trials: list[dict[str, float]]) -> dict[str, float]:
@@ -132,11 +165,20 @@ def _read(file: Path) -> Any:
     return json.loads(file.read_text())
 
 
+FAR_APART = 5.0
+"""Points of standard deviation beyond which a mean says little and each seed is given."""
+
+
 def spread(values: list[float]) -> str:
     if not values:
         return "-"
     mean = f"{statistics.fmean(values):.2f}"
-    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean} (one seed)"
+    if len(values) == 1:
+        return f"{mean} (one seed)"
+    deviation = statistics.stdev(values)
+    if deviation > FAR_APART:
+        return f"{mean} (seeds: {', '.join(f'{value:.1f}' for value in values)})"
+    return f"{mean} ± {deviation:.2f}"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

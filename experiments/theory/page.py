@@ -119,8 +119,18 @@ def numbers() -> dict[str, str]:
         for sweep in SWEEPS
         for x, y in measured(sweep, "udp-fedavg")[0].items()
     )
+    schedule = {
+        (sweep, x): float(np.mean(measured(sweep, "fedceo-scheduled-mean")[0][x]) / np.mean(y))
+        for sweep in SWEEPS
+        for x, y in measured(sweep, "udp-fedavg")[0].items()
+    }
+    at_sigma_2 = ("N, K fixed", "K, N fixed")
+    noisy = [r for (sweep, x), r in schedule.items() if sweep in at_sigma_2 or (sweep, x) == ("sigma", 2)]
+    noisy += [r for (sweep, x), r in schedule.items() if sweep == "d" and x >= 128]
     about = result()["about"]
     return {
+        "schedule_good": f"{min(noisy):.2f} to {max(noisy):.2f}",
+        "schedule_bad": f"{max(schedule.values()):.0f}",
         "udp_d": slope("d", "udp-fedavg"),
         "theorem_d": slope("d", "fedceo-theorem"),
         "noise_d": slope("d", "fedceo-noise-mean"),
