@@ -110,7 +110,7 @@ def tally(cells: Mapping[str, Found], method: str, other: str, which: str = "las
 
 def favoured(name: str) -> str:
     """Of a method that stands twice, with one rate and with a second one that is fixed, what the trials favour."""
-    best = {each: max((trial["validation_accuracy"] for trial in trials_of(each)), default=0.0) for each in _both(name)}
+    best = {each: max((_score(trial) for trial in trials_of(each)), default=0.0) for each in _both(name)}
     return max(best, key=best.__getitem__)
 
 
@@ -157,7 +157,14 @@ def trials_of(name: str) -> list[dict[str, float]]:
 def chosen(trials: list[dict[str, float]]) -> dict[str, float]:
     """The trial that `fedceo tune` took: the best at full length where some were run so, else the best."""
     finalists = [trial for trial in trials if "at_full_length" in trial]
-    return max(finalists or trials, key=lambda trial: trial["at_full_length" if finalists else "validation_accuracy"])
+    return max(
+        finalists or trials, key=lambda trial: _score(trial, "at_full_length" if finalists else "validation_accuracy")
+    )
+
+
+def _score(trial: Mapping[str, float | None], which: str = "validation_accuracy") -> float:
+    """Nothing for a trial that failed."""
+    return trial[which] or 0.0
 
 
 @cache

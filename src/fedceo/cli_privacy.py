@@ -107,11 +107,10 @@ def calibrate(
         raise UsageError("--epsilon: the epsilon wanted is missing")
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     _check_sources(target, overrides, given)
-    any_noise = 1.0  # the multiplier is what is looked for
     if target is not None:
-        specs = [_planned(target, overrides or [], any_noise)]
+        specs = [_to_solve(target, overrides or [], observer)]
     else:
-        specs = _specs(given | {"noise_multiplier": any_noise})
+        specs = _specs(given | {"noise_multiplier": 1.0})  # it is what is looked for
     found = []
     for spec in specs:
         if len(specs) > 1 and spec.mechanism == "central" and observer == "server":
@@ -196,15 +195,14 @@ def _specs(given: dict[str, Any]) -> list["Spec"]:
     return [Spec(mechanism=kind, **given) for kind in kinds]
 
 
-def _planned(file: Path, overrides: list[str], noise_multiplier: float) -> "Spec":
+def _to_solve(file: Path, overrides: list[str], observer: str) -> "Spec":
     from fedceo.config import load_experiment
-    from fedceo.simulation.spending import client_sizes, planned_participations, privacy_spec
+    from fedceo.simulation.spending import client_sizes, spec_to_solve
 
     experiment = load_experiment(file, overrides)
     if experiment.lets_shares_go_missing:
         raise UsageError(f"{file}: cohort.dropout lets noise go missing, expected privacy.min_reports too")
-    sizes = client_sizes(experiment)
-    return privacy_spec(experiment, sizes, noise_multiplier, planned_participations(experiment, len(sizes)))
+    return spec_to_solve(experiment, client_sizes(experiment), observer)
 
 
 def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:

@@ -88,10 +88,16 @@ def tune(
         with screen.progress(total, "trials", quiet=as_json) as advance:
             count = itertools.count(1)
 
+            failed: list[str] = []
+
             def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
+                if error is not None:
+                    failed.append(f"{cell.folder}: {error}")
                 advance({"round": next(count)})
 
             tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell)
+        for line in failed:
+            print(f"fedceo: {line}", file=sys.stderr)
     else:
         for name, experiment in experiments.items():
             scores: list[float] = []

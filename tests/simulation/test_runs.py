@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.privacy.accounting import answer
 from fedceo.simulation.spending import privacy_spec
 from tests.simulation.small_runs import TABLE, changed, same_weights
 from tests.small import SmallConv, federation
@@ -245,4 +247,6 @@ def test_record_rows_speak_of_the_worst_client() -> None:
             privacy={"mechanism": "record", "noise_multiplier": 0.3},
         )
     )
-    assert privacy_spec(settings, data.sizes.tolist(), 0.3, 1).record_steps == 7
+    asked = privacy_spec(settings, data.sizes.tolist(), 0.3, 1)
+    assert "7 Poisson steps at rate 0.1429" in answer(asked, "server").assumption
+    assert "1 Poisson steps at rate 1 " in answer(replace(asked, noise_multiplier=3.0), "server").assumption

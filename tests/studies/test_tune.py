@@ -147,3 +147,20 @@ def test_a_grid_over_what_is_not_there(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"expected section.field"):
             tune_on_grid({"a": parse_experiment(TABLE)}, [grid], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_if_no_trial_comes_to_an_end_nothing_is_chosen(tmp_path: Path) -> None:
+    experiment = parse_experiment(TABLE)
+    with pytest.raises(UsageError, match="one: no trial came to an end; one, trial 0: .*unknown model 'nothing'"):
+        tune_on_grid({"one": experiment}, ['model.name=["nothing", "none"]'], tmp_path)
+    assert not (tmp_path / "one" / "tuned.toml").exists() and not (tmp_path / "trials.json").exists()
+    tune_on_grid({"one": experiment}, ['model.name=["nothing", "logistic"]'], tmp_path / "half")
+    said = json.loads((tmp_path / "half" / "trials.json").read_text())["one"]
+    assert said[0]["validation_accuracy"] is None and said[1]["validation_accuracy"] > 0
+
+
+def test_a_trial_is_shorter_than_its_experiment(tmp_path: Path) -> None:
+    experiment = parse_experiment(TABLE)
+    rounds = experiment.train.rounds
+    with pytest.raises(UsageError, match=f"--rounds: {rounds}, expected fewer than the {rounds} of one"):
+        tune_on_grid({"one": experiment}, ["train.learning_rate=[0.1, 0.3]"], tmp_path, rounds=rounds)

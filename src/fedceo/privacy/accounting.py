@@ -298,12 +298,21 @@ def _personalised_with_hidden_sizes(spec: Spec) -> Answer:
 def _records(spec: Spec, count: Count) -> Answer:
     """DP-SGD inside local training, composed over a client's participations; holds against the server, so for all."""
     assert spec.record_rate is not None and spec.record_steps is not None
-    step = Round.of(spec.record_rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
+    if spec.adjacency == "add-remove":
+        words = "a record that is gone changes how many batches and how much noise there is; ask for zero-out"
+        return Answer(None, NONE, words, "poisson", "record")
     participations = math.ceil(count.value - 1e-9)  # a mean of 30 must not become 31 by rounding errors
-    epsilon = averages_epsilon(((step, participations * spec.record_steps),), spec.delta)
+
+    def epsilon_of(rate: float, steps: int) -> float:
+        step = Round.of(rate, spec.noise_multiplier, spec.adjacency, hidden_size=True)
+        return averages_epsilon(((step, participations * steps),), spec.delta)
+
+    # which client is the worst depends on noise and participations: few large batches, or many small ones
+    kinds = ((spec.record_rate, spec.record_steps), *spec.other_records)
+    epsilon, (rate, steps) = max((epsilon_of(*kind), kind) for kind in kinds)
     assumption = (
-        f"one record of a client, not the client, against anyone including the server; {spec.record_steps} Poisson "
-        f"steps at rate {spec.record_rate:.4g} in each of {participations} participations, {count.meaning}"
+        f"one record of a client, not the client, against anyone including the server; {steps} Poisson "
+        f"steps at rate {rate:.4g} in each of {participations} participations, {count.meaning}"
     )
     return Answer(epsilon, POISSON, assumption, "poisson", "record")
 

@@ -49,7 +49,7 @@ class Budget:
                 f"privacy.max_epsilon = {self.limit:g}: round {entry.round} would raise the {self.observer}'s epsilon "
                 f"to {epsilon:.4g}"
             )
-        self._safe = spending if self._by_participation else self._spending(self._furthest(spec))
+        self._safe = self._spending(self._furthest(spec))
         return None
 
     def _epsilon(self, spec: Spec) -> float:
@@ -75,6 +75,8 @@ class Budget:
         return self._further(spec, fits)
 
     def _further(self, spec: Spec, rounds: int) -> Spec:
+        if self._by_participation:
+            return replace(spec, participations=(spec.participations or 0) + rounds)
         smoothings = None if spec.interval is None else spec.smoothed_rounds + -(-rounds // spec.interval)
         later = replace(spec, rounds=spec.rounds + rounds, smoothings=smoothings, reports=None)
         if spec.reports is None:

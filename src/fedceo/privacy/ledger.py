@@ -100,8 +100,9 @@ class Ledger:
             most = max(most, *(self.participations[client] + 1 for client in ahead.own), 0)
         smoothings = self._smoothings(released) if plan.release == "personalised" else None
         as_planned = all(entry.reported == entry.cohort for entry in entries)
-        # a Poisson cohort's size is as planned whatever it is: the plan has each one's probability, zero included
-        if plan.mechanism != "distributed" or (as_planned and plan.sampling == "poisson"):
+        # a Poisson cohort's size is as planned whatever it is: the plan has each one's probability, zero included, and
+        # that of what `cohort.dropout` leaves of it
+        if plan.mechanism != "distributed" or (plan.sampling == "poisson" and (as_planned or plan.dropout)):
             return replace(plan, rounds=len(entries), participations=most, smoothings=smoothings)
         reports = Counter(len(entry.reported) for entry in released)
         full = as_planned and plan.min_reports is None

@@ -105,8 +105,19 @@ class Mechanism:
         noise = self.noise * self.clip * self.step
         return noise / self.divisor**0.5 if self.kind == "central" else noise
 
-    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
-        """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11)."""
+    def privatise(
+        self,
+        starts: Weights,
+        trained: Weights,
+        clients: Sequence[int],
+        sizes: Tensor,
+        round_: int,
+        silent: Sequence[int] = (),
+    ) -> Stack:
+        """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11).
+
+        silent: places in the cohort of those who send noise alone; they have no say in the clip either.
+        """
         if self.kind in ("none", "record") and self.step == 1.0:
             uploads, nonfinite = replace_nonfinite(trained, starts)
             return Stack(uploads, tuple(clients), sizes, nonfinite)
@@ -117,7 +128,7 @@ class Mechanism:
             updates, within = self._clip(updates)
             if self.clipping == "adaptive":
                 shares = [self._count_noise(round_, client) / self.min_reports**0.5 for client in clients]
-                unclipped = 0.5 + (float((within.double() - 0.5).sum()) + sum(shares)) / len(clients)
+                unclipped = 0.5 + (_votes(within, silent) + sum(shares)) / len(clients)
             std = self.noise * self.clip
             for k, client in enumerate(clients):
                 noise = draw_noise(
@@ -128,13 +139,13 @@ class Mechanism:
         uploads = {name: start + self.step * updates[name] for name, start in starts.items()}
         return Stack(uploads, tuple(clients), sizes, nonfinite, unclipped)
 
-    def privatise_mean(self, start: Weights, trained: Weights, round_: int) -> Mean:
+    def privatise_mean(self, start: Weights, trained: Weights, round_: int, silent: Sequence[int] = ()) -> Mean:
         """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
         updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
         updates, within = self._clip(updates)
         unclipped = None
         if self.clipping == "adaptive":
-            total = float((within.double() - 0.5).sum()) + self._count_noise(round_)
+            total = _votes(within, silent) + self._count_noise(round_)
             unclipped = 0.5 + total / self.divisor
         noise = draw_noise(start, self.noise * self.clip, self.schedule.generator("central noise", round_))
         scale = self.step / self.divisor
@@ -156,6 +167,13 @@ class Mechanism:
 
     def _count_noise(self, round_: int, client: int = 0) -> float:
         return self.count_noise * float(self.schedule.generator("count noise", round_, client).standard_normal())
+
+
+def _votes(within: Tensor, silent: Sequence[int]) -> float:
+    """The sum of the clients' indicators, 1/2 for an update within the clip and -1/2 for any other."""
+    votes = within.double() - 0.5
+    votes[list(silent)] = 0.0
+    return float(votes.sum())
 
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:

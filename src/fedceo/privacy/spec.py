@@ -34,12 +34,14 @@ class Spec:
         min_reports: R, what the noise shares are sized for; rounds with fewer reports release nothing.
         reports: (reports, rounds) pairs that say what happened, where it is known and not as planned: an average of r
             uploads carries noise of sigma sqrt(r/R). Left out: K reports in every round, or R where it is given.
+        dropout: probability with which a report goes missing, drawn in secret, each round anew and all alike.
         random_absence: whether those whose reports are missing are drawn in secret, each round anew and all alike, as
             `cohort.dropout` does it; else given the number of reports a client may be far likelier to be in than K/N.
         participations: rounds that the most active client was in, if known; else the draw of cohorts is accounted for.
         participation_cap: rounds after which a client sends nothing of its own any more, only noise.
         record_rate: record mechanism: the Poisson rate of a record in a local step, 1/ceil(n/B).
         record_steps: record mechanism: local steps of one participation.
+        other_records: record mechanism: (rate, steps) of clients with other numbers of records; the worst one counts.
     """
 
     clients: int
@@ -55,11 +57,13 @@ class Spec:
     smoothings: int | None = None
     min_reports: int | None = None
     reports: tuple[tuple[int, int], ...] | None = None
+    dropout: float = 0.0
     random_absence: bool = True
     participations: int | None = None
     participation_cap: int | None = None
     record_rate: float | None = None
     record_steps: int | None = None
+    other_records: tuple[tuple[float, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -80,6 +84,8 @@ class Spec:
                 f"delta: {self.delta}, expected above 0 and below 1/N = {1 / self.clients:g}: "
                 "publishing one client in N outright would pass at 1/N"
             )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout: {self.dropout}, expected zero or more and below 1")
         if self.min_reports is not None and self.min_reports > self.cohort:
             raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
         self._check_reports()
@@ -133,6 +139,11 @@ class Spec:
     def rate(self) -> float:
         """q = K/N, the probability that a client is in a round."""
         return self.cohort / self.clients
+
+    @property
+    def report_rate(self) -> float:
+        """The probability that a client reports in a round: a Poisson cohort that loses some is a smaller one."""
+        return self.rate * (1 - self.dropout)
 
     @property
     def shift(self) -> int:

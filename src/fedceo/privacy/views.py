@@ -36,7 +36,7 @@ def average_round(spec: Spec, reports: int, curious: bool) -> Round:
     least = spec.min_reports or 1  # with fewer nothing is released
     return drawn_round(
         pool,
-        spec.rate,
+        spec.report_rate,
         lambda m: (m / pool, multiplier(spec, m + curious, curious)) if m + curious >= least and m > 0 else None,
         spec.adjacency,
     )
@@ -70,7 +70,7 @@ def round_after(spec: Spec) -> Round:
     least = spec.min_reports or 1
     return drawn_round(
         spec.clients - 2,
-        spec.rate,
+        spec.report_rate,
         lambda m: (1.0, multiplier(spec, m + 2, curious=True)) if m + 2 >= least else None,
         spec.adjacency,
     )

@@ -151,7 +151,7 @@ def read_json(path: Path) -> Any:
 
 def _data(run: LoadedRun) -> str:
     """Which test set: the name of the data, or the file."""
-    return run.result["data"] if run.result else run.experiment.data.name or Path(str(run.experiment.data.path)).stem
+    return run.result["data"] if run.result else run.experiment.data.name or Path(str(run.experiment.data.path)).name
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

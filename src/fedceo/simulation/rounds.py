@@ -28,6 +28,7 @@ from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
+from fedceo.training.per_example import flat
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Place, Trainer, Weights, Work, local_work
 
@@ -149,21 +150,31 @@ class Simulation:
         statistics = self.method.statistics(t)
         with self.clock.during("training"):
             sent, mean_loss = self._contributions(entry, statistics)
-        for k, client in enumerate(clients if sent.personal else ()):
-            self.state.personal[client] = {name: w[k].clone() for name, w in sent.personal.items()}
+        self._keep(sent.personal, entry)
+        silent = [k for k, client in enumerate(clients) if client in entry.silent]
         if self.experiment.privacy.mechanism == "central":
             shared = {name: self.state.weights[name] for name in sent.start}
             if statistics is not None:  # they are sums of their own, not changes of the model
                 shared = {name: torch.zeros_like(w) for name, w in shared.items()}
             with self.clock.during("privatising"):
-                return self.mechanism.privatise_mean(shared, sent.trained, t), mean_loss
+                return self.mechanism.privatise_mean(shared, sent.trained, t, silent), mean_loss
         with self.clock.during("privatising"):
-            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, self._weights_of(clients), t)
+            weights = self._weights_of(clients)
+            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, weights, t, silent)
         every = self.experiment.record.every
         if self.on_recording is not None and every is not None and t % every == 0 and statistics is None:
             with self.clock.during("recording"):
                 self.on_recording(record_round(self, sent.trained, uploads, t))
         return uploads, mean_loss
+
+    def _keep(self, personal: Weights, entry: Entry) -> None:
+        """What clients keep at home; who was silent or overflowed keeps what it had."""
+        if not personal:
+            return
+        finite = torch.stack([torch.isfinite(flat(w)).all(1) for w in personal.values()]).all(0).tolist()
+        for k, client in enumerate(entry.reported):
+            if finite[k] and client not in entry.silent:
+                self.state.personal[client] = {name: w[k].clone() for name, w in personal.items()}
 
     def _contributions(self, entry: Entry, statistics: Statistics | None) -> tuple[Contribution, float | None]:
         """What those who report would send if nobody clipped or noised it, and the mean loss of those who train."""

@@ -26,7 +26,7 @@ def privacy_spec(
 ) -> Spec:
     """What the accountant needs to know of a run in which a client is in at most so many rounds.
 
-    Under record privacy clients of different sizes sample at different rates; the spec is that of the worst one.
+    Under record privacy clients of different sizes sample at different rates, and the spec has them all.
 
     Args:
         sizes: training records of each client; they matter under record privacy only.
@@ -36,32 +36,31 @@ def privacy_spec(
     if isinstance(method, FedCEO) and method.restart != "mean":
         release = "stored" if method.restart == "stored" else "personalised"
         interval = method.interval
-    specs = [
-        Spec(
-            clients=len(sizes),
-            cohort=experiment.cohort.size,
-            rounds=train.rounds,
-            noise_multiplier=noise_multiplier,
-            delta=_delta_of(experiment, sizes),
-            mechanism=privacy.mechanism,
-            sampling=experiment.cohort.sampling,
-            adjacency=privacy.adjacency,
-            release=release,
-            interval=interval,
-            min_reports=privacy.min_reports,
-            random_absence=experiment.cohort.dropout > 0,
-            participations=participations,
-            participation_cap=privacy.participation_cap,
-            record_rate=1 / method.record_batches(batches) if batches else None,
-            record_steps=method.record_steps(batches, train.local_epochs) if batches else None,
-        )
+    records = [
+        (1 / method.record_batches(batches), method.record_steps(batches, train.local_epochs))
         for batches in _batches_per_epoch(experiment, sizes)
     ]
-    if len(specs) == 1:
-        return specs[0]
-    from fedceo.privacy.accounting import answer  # slow to import, and not always needed
-
-    return max(specs, key=lambda spec: answer(spec, "server").epsilon or 0.0)
+    rate, steps = records[0] if records else (None, None)
+    return Spec(
+        clients=len(sizes),
+        cohort=experiment.cohort.size,
+        rounds=train.rounds,
+        noise_multiplier=noise_multiplier,
+        delta=_delta_of(experiment, sizes),
+        mechanism=privacy.mechanism,
+        sampling=experiment.cohort.sampling,
+        adjacency=privacy.adjacency,
+        release=release,
+        interval=interval,
+        min_reports=privacy.min_reports,
+        dropout=experiment.cohort.dropout,
+        random_absence=experiment.cohort.dropout > 0,
+        participations=participations,
+        participation_cap=privacy.participation_cap,
+        record_rate=rate,
+        record_steps=steps,
+        other_records=tuple(records[1:]),
+    )
 
 
 def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
@@ -77,9 +76,9 @@ def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
 
 
 def _batches_per_epoch(experiment: Experiment, sizes: Sequence[int]) -> list[int]:
-    """ceil(n / B) of all clients, each number once; under record privacy alone it matters, else 0."""
+    """ceil(n / B) of all clients, each number once; it matters under record privacy alone."""
     if experiment.privacy.mechanism != "record":
-        return [0]
+        return []
     return sorted({-(-size // experiment.train.batch_size) for size in sizes})
 
 
@@ -104,14 +103,27 @@ def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
     from fedceo.privacy.calibration import calibrate
 
     assert privacy.target_epsilon is not None
+    return calibrate(privacy.target_epsilon, privacy.observer, spec_to_solve(experiment, sizes, privacy.observer))
+
+
+def spec_to_solve(experiment: Experiment, sizes: Sequence[int], observer: str) -> Spec:
+    """The plan that noise is solved for, so that the rows after the run keep to it; its own noise does not matter.
+
+    Where epsilon goes by how often a client was in, they go by the most active client.
+    """
     most = planned_participations(experiment, len(sizes))
-    sigma, spec = 1.0, privacy_spec(experiment, sizes, 1.0, most)
-    while True:  # which client is the worst may depend on the noise
-        sigma = calibrate(privacy.target_epsilon, privacy.observer, spec)
-        worst = privacy_spec(experiment, sizes, sigma, most)
-        if (worst.record_rate, worst.record_steps) == (spec.record_rate, spec.record_steps):
-            return sigma
-        spec = worst
+    if most is None and (observer == "server" or experiment.privacy.mechanism == "record"):
+        most = _hardly_exceeded(experiment, len(sizes))
+    return privacy_spec(experiment, sizes, 1.0, most)
+
+
+def _hardly_exceeded(experiment: Experiment, clients: int) -> int:
+    """A number of rounds such that any client is in more with a probability of 1e-5 at most."""
+    from scipy import stats  # slow to import, and seldom needed
+
+    rounds, rate = experiment.train.rounds, experiment.cohort.size / clients
+    most = int(stats.binom.ppf(1 - 1e-5 / clients, rounds, rate))
+    return min(experiment.privacy.participation_cap or rounds, most)
 
 
 def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experiment:

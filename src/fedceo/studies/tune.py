@@ -73,7 +73,8 @@ def tune_on_grid(
 ) -> dict[str, tuple[Experiment, float]]:
     """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
 
-    out/trials.json holds every trial's values and validation accuracy, and that of finalists `at_full_length`.
+    out/trials.json holds every trial's values and validation accuracy, none where it failed, and that of finalists
+    `at_full_length`.
 
     Args:
         experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
@@ -89,6 +90,9 @@ def tune_on_grid(
         raise UsageError("--rounds: is the length of every trial, and --grid has train.rounds too")
     if finalists > 1 and rounds is None:
         raise UsageError("--finalists: are short trials run again at full length, and --rounds is not given")
+    for name, experiment in experiments.items():
+        if rounds is not None and rounds >= experiment.train.rounds:
+            raise UsageError(f"--rounds: {rounds}, expected fewer than the {experiment.train.rounds} of {name}")
     if finalists > len(settings):
         raise UsageError(f"--finalists: {finalists}, but --grid has {len(settings)} trials")
     whole: Cells = {}
@@ -105,13 +109,26 @@ def tune_on_grid(
         )
         for (name, number), cell in whole.items()
     }
-    scores = _run(trials, jobs, on_cell)
+    errors: dict[str, str] = {}
+
+    def note_error(cell: Cell, result: dict[str, Any] | None, error: str | None) -> None:
+        if error is not None:
+            errors[cell.name] = error
+        if on_cell is not None:
+            on_cell(cell, result, error)
+
+    scores = _run(trials, jobs, note_error)
     finals: Cells = {}
     if finalists > 1:
         for name in experiments:
             ranked = sorted(range(len(settings)), key=lambda number: -scores[name, number])
             finals |= {(name, number): whole[name, number] for number in ranked[:finalists]}
-    final_scores = _run(finals, jobs, on_cell)
+    final_scores = _run(finals, jobs, note_error)
+    decisive_cells = finals or trials
+    for name in experiments:
+        decided = [cell.name for (of, _), cell in decisive_cells.items() if of == name]
+        if all(each in errors for each in decided):
+            raise UsageError(f"{name}: no trial came to an end; {decided[0]}: {errors[decided[0]]}")
     note = _note(len(settings), rounds, finalists, settings[0])
     tuned, said = {}, {}
     for name, experiment in experiments.items():
@@ -123,7 +140,7 @@ def tune_on_grid(
         ending = f"; {failed} failed" if failed else ""
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
         said[name] = [
-            values | {"validation_accuracy": scores[name, number]}
+            values | {"validation_accuracy": None if trials[name, number].name in errors else scores[name, number]}
             | ({"at_full_length": final_scores[name, number]} if (name, number) in finals else {})
             for number, values in enumerate(settings)
         ]  # fmt: skip
@@ -144,7 +161,8 @@ def _note(trials: int, rounds: int | None, finalists: int, fields: Iterable[str]
 
 
 def _shortened(experiment: Experiment, rounds: int) -> Experiment:
-    """The first rounds of the experiment: a target epsilon would allow fewer rounds less noise."""
+    """As many rounds, with the noise of the whole: a target epsilon would allow fewer rounds less. A schedule of the
+    learning rate falls within them."""
     if experiment.privacy.target_epsilon is not None:
         experiment = with_solved_noise(experiment, _sizes(experiment.data, experiment.seed))
     return changed(experiment, {"train.rounds": rounds})
