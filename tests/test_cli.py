@@ -80,7 +80,9 @@ def test_list(folder: Path) -> None:
     assert {"fedavg", "fedceo"} <= set(listed["methods"])
     assert {"mlp", "lenet5"} <= set(listed["models"])
     assert {"digits", "mnist", "cifar10"} <= set(listed["data sets"])
-    assert listed["experiment files"] == {"experiments/a.toml": "A first experiment."}
+    (folder / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    assert listed["experiment files"] == {"mine.toml": "", "experiments/a.toml": "A first experiment."}
+    assert "pyproject.toml" not in fedceo("list", cwd=folder).stdout
     without = fedceo("run", cwd=folder)
     assert without.returncode == 2 and "experiments/a.toml" in without.stderr
 

@@ -95,7 +95,7 @@ def run(
         experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
     else:
         if file is None:
-            known = "\n".join(f"  {path}" for path in experiment_files()) or "  none beside this folder"
+            known = "\n".join(f"  {path}" for path in experiment_files()) or "  none, here or below experiments/"
             raise UsageError(f"FILE: which experiment? These are here:\n{known}")
         experiment = load_experiment(file, overrides or [])
         folder = out or free_folder(Path("runs") / file.stem)

@@ -62,8 +62,9 @@ def account(
     """Print who learns what: of an experiment as planned, of a run as it went, or of what the options say."""
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     _check_sources(target, overrides, given)
+    noise = None
     if target is not None:
-        rows = _rows_of(target, overrides or [])
+        rows, noise = _rows_of(target, overrides or [])
     else:
         from fedceo.privacy.accounting import account as account_for
 
@@ -73,6 +74,8 @@ def account(
         return
     from fedceo import screen
 
+    if noise is not None:
+        screen.console().print(f"noise multiplier {noise}", highlight=False)
     screen.show_privacy([row.as_dict() for row in rows], screen.console())
 
 
@@ -205,13 +208,19 @@ def _to_solve(file: Path, overrides: list[str], observer: str) -> "Spec":
     return spec_to_solve(experiment, client_sizes(experiment), observer)
 
 
-def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
+def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
+    """The rows, and the noise multiplier in words."""
     from fedceo.config import load_experiment
-    from fedceo.simulation.spending import client_sizes, planned_rows, solve_noise, spent_rows
+    from fedceo.simulation.spending import client_sizes, planned_rows, solve_noise, spent_rows, with_solved_noise
 
     if not target.is_dir():
         experiment = load_experiment(target, overrides)
-        return planned_rows(experiment, client_sizes(experiment))
+        sizes, privacy = client_sizes(experiment), experiment.privacy
+        solved = with_solved_noise(experiment, sizes)
+        words = f"{solve_noise(solved, sizes):.4g}"
+        if privacy.target_epsilon is not None:
+            words += f", solved for an epsilon of {privacy.target_epsilon:g} of the {privacy.observer}"
+        return planned_rows(solved, sizes), words
     from fedceo.privacy.spec import Row
     from fedceo.simulation.folder import RunFolder
 
@@ -220,14 +229,17 @@ def _rows_of(target: Path, overrides: list[str]) -> list["Row"]:
     folder = RunFolder(target)
     experiment = folder.experiment()
     if folder.finished:
-        return [Row(**row) for row in folder.result()["privacy"]]
+        result = folder.result()
+        return [Row(**row) for row in result["privacy"]], f"{result['noise_multiplier']:.4g}"
     ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
     if folder.is_federation:
         sizes = client_sizes(experiment)
-        return spent_rows(experiment, sizes, solve_noise(experiment, sizes), ledger)
+        sigma = solve_noise(experiment, sizes)
+        return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
     _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
     sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
-    return spent_rows(experiment, sizes, about["noise_multiplier"], ledger)
+    sigma = about["noise_multiplier"]
+    return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
 
 
 def _check_sources(target: Path | None, overrides: list[str] | None, given: dict[str, Any]) -> None:

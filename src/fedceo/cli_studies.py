@@ -16,7 +16,7 @@ def sweep(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
-    grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=[a, b].")] = None,
+    grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     as_json: Json = False,
@@ -58,8 +58,8 @@ def sweep(
 
 def tune(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them, each tuned alike.")],
-    trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method, the same number for all.")] = 12,
-    grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=[a, b].")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Settings tried for each method; left out: 12.")] = None,
+    grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     overrides: Overrides = None,
@@ -76,6 +76,9 @@ def tune(
 
     if not grid and (rounds is not None or finalists > 1 or jobs is not None):
         raise UsageError("--rounds, --finalists, --jobs: only with --grid, whose trials do not wait for each other")
+    if grid and trials is not None:
+        raise UsageError("--trials: --grid says which trials there are")
+    trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
     base = target.parent if target.is_file() else target
     experiments = {

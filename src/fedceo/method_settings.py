@@ -29,6 +29,11 @@ class Local(Section):
         return rate
 
     @property
+    def release(self) -> str:
+        """What leaves the server, as privacy's Spec knows it: anything but "average" comes from single uploads."""
+        return "average"
+
+    @property
     def keeps_heads(self) -> bool:
         """Whether the last layer is each client's own, so that nobody has a whole global model."""
         return False
@@ -164,6 +169,10 @@ class FedCEO(Local):
     resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
     """Which layers are smoothed: "all", "last N", or a list of names."""
+
+    @property
+    def release(self) -> str:
+        return {"mean": "average", "stored": "stored"}.get(self.restart, "personalised")
 
 
 class DPFedSAM(Local):

@@ -20,9 +20,18 @@ def demo_experiments() -> dict[str, Experiment]:
 
 
 def experiment_files(root: Path = Path("experiments")) -> list[Path]:
-    """Experiment files below the folder `experiments` of the current folder."""
+    """Experiment files in the current folder and below its folder `experiments`."""
     files = root.rglob("*.toml") if root.is_dir() else []
-    return sorted(file for file in files if "parts" not in file.parts)
+    here = (file for file in Path().glob("*.toml") if _is_experiment(file))
+    return [*sorted(here), *sorted(file for file in files if "parts" not in file.parts)]
+
+
+def _is_experiment(file: Path) -> bool:
+    """There are other files of that kind, pyproject.toml for one."""
+    try:
+        return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, OSError):
+        return False
 
 
 def inventory() -> dict[str, dict[str, str]]:

@@ -56,3 +56,19 @@ def test_what_differs_is_named(
 
 def test_a_run_that_notes_no_digest_is_judged_by_its_settings(runs: Path, tmp_path: Path) -> None:
     assert page_warnings(runs, tmp_path, test_digest=None, data_digest=None) == []
+
+
+def test_runs_of_another_model_or_test_set_are_no_seeds_of_one_experiment(runs: Path, tmp_path: Path) -> None:
+    first, second = runs / "fedceo" / "seed-0", tmp_path / "other"
+    for changed in ({"model": "MyOwn"}, {"test_digest": "0" * 64}, {"own_model": [0.1, 0.2]}):
+        shutil.copytree(runs / "fedceo" / "seed-1", second)
+        noted = json.loads((second / "result.json").read_text()) | changed
+        (second / "result.json").write_text(json.dumps(noted))
+        assert [len(group.runs) for group in group_runs(load_runs([first, second]))] == [1, 1], changed
+        shutil.rmtree(second)
+
+
+def test_a_seed_counts_once(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fedceo" / "seed-0", tmp_path / "again")
+    (group,) = group_runs(load_runs([runs / "fedceo" / "seed-0", tmp_path / "again", runs / "fedceo" / "seed-1"]))
+    assert [run.path.name for run in group.runs] == ["seed-0", "seed-1"]

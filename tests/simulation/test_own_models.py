@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 import fedceo
 from fedceo.errors import UsageError
-from tests.simulation.small_runs import changed
+from fedceo.methods.fedavg import FedAvg
+from fedceo.models.named import own_answers
+from fedceo.studies.cells import Cell
+from fedceo.studies.sweep import sweep
+from tests.simulation.small_runs import KilledError, changed, kill
 
 
 class Recurrent(nn.Module):
@@ -86,6 +90,13 @@ def fixed(shape, classes):
 def broken(shape, classes):
     raise KeyError("no such thing")
 
+def leaving(shape, classes):
+    raise SystemExit(0)
+
+def swapped(classes, shape):
+    return nn.Linear(*shape, classes)
+
+ready = nn.Linear(64, 10)
 a_number = 3
 """
 
@@ -117,8 +128,12 @@ def test_an_experiment_file_names_a_model_of_ones_own(nets: str) -> None:
     [
         ("{nets}:fixed", "gives Flatten, expected a torch module with parameters"),
         ("{nets}:broken", "failed with KeyError: 'no such thing'"),
-        ("{nets}:a_number", "expected 'a_number' in"),
-        ("{nets}:missing", "expected 'missing' in"),
+        ("{nets}:leaving", "failed with SystemExit: 0"),
+        ("{nets}:swapped", "failed with TypeError: "),
+        ("{nets}:swapped", ".py, line "),
+        ("{nets}:ready", "is a Linear, expected a callable that takes (shape, classes)"),
+        ("{nets}:a_number", "is a int, expected a callable"),
+        ("{nets}:smal", "has no 'smal', did you mean small?"),
         ("nowhere.at_all:small", "there is no module 'nowhere.at_all'"),
         (":small", "there is no module ''"),
     ],
@@ -128,3 +143,43 @@ def test_what_is_wrong_with_such_a_name_is_said_in_a_line(nets: str, name: str, 
         fedceo.run(changed(model={"name": name.format(nets=nets)}), out="refused")
     assert words in str(raised.value) and "\n" not in str(raised.value)
     assert not Path("refused").exists()
+
+
+def test_other_code_under_the_same_name_is_another_model(nets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = changed(model={"name": f"{nets}:small"}, train={"rounds": 3}, checkpoint={"every": 1})
+    fedceo.run(table, out="done")
+    with pytest.raises(KilledError):
+        fedceo.run(table, out="begun", on_round=kill)
+    cells = [Cell("one", fedceo.parse_experiment(table), Path("done"))]
+    assert sweep(cells)[0] is not None, "the same code, so it is not run again"
+
+    def other(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, classes))
+
+    monkeypatch.setattr(sys.modules[nets], "small", other)
+    own_answers.cache_clear()
+    for again in (lambda: fedceo.resume("begun"), lambda: fedceo.load("done"), lambda: sweep(cells)):
+        with pytest.raises(UsageError, match=f"was made with another {nets}:small, whose code has changed since"):
+            again()
+    own_answers.cache_clear()
+
+
+@pytest.mark.parametrize("method", ["ppsgd", "centaur", "jain-anil"])
+def test_what_stays_at_home_is_the_layer_that_gives_the_logits(method: str) -> None:
+    class HeadFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body = nn.Linear(12, 10), nn.Linear(64, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.body(x.flatten(1)).tanh())
+            return out
+
+    with pytest.raises(UsageError, match=r"body.weight, does not give the 10 logits; define that layer last"):
+        fedceo.run(changed() | {"method": {"name": method}}, model=HeadFirst())
+
+
+def test_a_method_that_sees_single_uploads_must_say_what_it_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedAvg, "needs_stack", True)
+    with pytest.raises(ValueError, match="sees single uploads, so its settings must name a release"):
+        fedceo.run(changed() | {"method": {"name": "fedavg"}})

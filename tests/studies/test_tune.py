@@ -86,7 +86,8 @@ def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
         assert load_experiment(tmp_path / name / "tuned.toml") == experiment
         kept = json.loads((tmp_path / "trials.json").read_text())[name]
         assert [trial["validation_accuracy"] for trial in kept] == scores
-        assert experiment.note == "best of 3 trials of 1 rounds on validation over train.learning_rate"
+        rate = experiment.train.learning_rate
+        assert experiment.note == f"best of 3 trials of 1 rounds on validation over train.learning_rate ({rate})"
 
 
 def test_finalists_are_judged_at_full_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +113,7 @@ def test_finalists_are_judged_at_full_length(tmp_path: Path, monkeypatch: pytest
         assert [trial.get("at_full_length") for trial in trials[name]] == [None, None, 0.1, 0.3]
         assert [trial["validation_accuracy"] for trial in trials[name]] == [0.6, 0.7, 0.9, 0.8]
         said = "best of 4 trials of 1 rounds, the best 2 again at full length, on validation over train.learning_rate"
-        assert experiment.note == said
+        assert experiment.note == f"{said} (0.05)"
         assert load(tmp_path / name / "finalist-3").experiment.train.rounds == 2
 
 
@@ -151,7 +152,7 @@ def test_a_grid_over_what_is_not_there(tmp_path: Path) -> None:
 
 def test_if_no_trial_comes_to_an_end_nothing_is_chosen(tmp_path: Path) -> None:
     experiment = parse_experiment(TABLE)
-    with pytest.raises(UsageError, match="one: no trial came to an end; one, trial 0: .*unknown model 'nothing'"):
+    with pytest.raises(UsageError, match=r"one: no trial came to an end; one, trial 0: .*unknown model 'nothing'"):
         tune_on_grid({"one": experiment}, ['model.name=["nothing", "none"]'], tmp_path)
     assert not (tmp_path / "one" / "tuned.toml").exists() and not (tmp_path / "trials.json").exists()
     tune_on_grid({"one": experiment}, ['model.name=["nothing", "logistic"]'], tmp_path / "half")

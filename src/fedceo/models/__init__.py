@@ -18,7 +18,7 @@ from fedceo.models.lenet5 import LeNet5
 from fedceo.models.logistic import Logistic
 from fedceo.models.lstm import LSTM
 from fedceo.models.mlp import MLP
-from fedceo.models.named import is_own, own_model
+from fedceo.models.named import is_own, own_maker
 from fedceo.models.small_cnn import SmallCNN
 
 MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
@@ -52,9 +52,10 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> n
         raise UsageError(
             f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}; your own are module:callable"
         )
+    make = own_maker(name) if is_own(name) else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return own_model(name, shape, classes) if is_own(name) else MODELS[name](shape, classes)
+        return make(shape, classes)
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:

@@ -124,11 +124,16 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
 
 
 def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
-    """Runs that differ in nothing but the seed and what does not change the result, together."""
+    """Runs that differ in nothing but the seed and what does not change the result, together; of runs with one seed
+    the first."""
     groups: dict[str, list[LoadedRun]] = {}
     for run in runs:
         table = run.experiment.model_dump(exclude=set(NOT_COMPARED))
-        groups.setdefault(json.dumps([table, run.result is not None]), []).append(run)
+        noted = run.result or {}
+        same = [table, run.result is not None, *(noted.get(name) for name in ("model", "own_model", "test_digest"))]
+        groups.setdefault(json.dumps(same), []).append(run)
+    for key, found in groups.items():
+        groups[key] = list({run.experiment.seed: run for run in reversed(found)}.values())[::-1]
     names = _names([_without_seed(found[0].path) for found in groups.values()])
     return [Group(name, tuple(found)) for name, found in zip(names, groups.values(), strict=True)]
 

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 import fedceo
 from fedceo.config import to_toml
+from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.report import charts
 from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
@@ -167,4 +168,8 @@ def _picture(drawing: Drawing) -> Picture:
 def _command(run: LoadedRun) -> str:
     if run.result is None:
         return shlex.join(["fedceo", "run", "--resume", str(run.path)])
+    if run.result["model"] != run.experiment.model.name:
+        return f"in Python, with the model of your own, {run.result['model']}: fedceo.run(..., model=...)"
+    if run.experiment.data.name not in (*DATASETS, None):
+        return f"in Python, with the data of your own, {run.result['data']}: fedceo.run(..., data=...)"
     return shlex.join(["fedceo", "run", str(run.path / "experiment.toml"), "--out", f"{run.path}-again"])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import Centaur
+from fedceo.method_settings import PPSGD, Centaur, JainAnil
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import Contribution, Statistics, last_layer
@@ -65,6 +65,10 @@ class Simulation:
         self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self.method = self._method()
+        if self.method.needs_stack and experiment.method.release == "average":
+            raise ValueError(
+                f"method {experiment.method.name}: sees single uploads, so its settings must name a release"
+            )
         if self.method.needs_stack and experiment.privacy.mechanism == "central":
             raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
@@ -255,6 +259,13 @@ class Simulation:
             raise UsageError(
                 f"method.name: {method.name} shares the layers before the last, and the model has only one"
             )
+        if isinstance(method, PPSGD | Centaur | JainAnil):
+            head = last_layer(weights)[0]
+            if len(weights[head]) != federation.classes:
+                raise UsageError(
+                    f"method.name: {method.name} keeps the last layer at home, and the last that the model registers, "
+                    f"{head}, does not give the {federation.classes} logits; define that layer last"
+                )
         if isinstance(method, Centaur) and method.initialisation == "power":
             if self.experiment.privacy.mechanism == "record":
                 raise UsageError('method.initialisation: "power" sends statistics that record privacy does not cover')

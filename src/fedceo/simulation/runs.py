@@ -21,11 +21,12 @@ from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.methods.fedceo import FedCEO
 from fedceo.models import build_model, parameters_of
+from fedceo.models.named import check_unchanged
 from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.preparing import as_experiment, budget_of, identity, next_round, prepare
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.summary import result_of
+from fedceo.simulation.summary import own_model_of, result_of
 
 if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.scale.cluster import Workers
@@ -109,6 +110,10 @@ def resume(
             return load(path, model=model)
         simulation = prepare(experiment, data, model)
         state, about = folder.load_checkpoint()
+        federation = simulation.federation
+        check_unchanged(
+            about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
+        )
         if about["identity"] != identity(simulation):
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
@@ -137,7 +142,9 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     if model is None:
         if result["model"] != experiment.model.name:
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
-        model = build_model(experiment.model.name, tuple(result["record_shape"]), result["classes"], 0)
+        shape, classes = tuple(result["record_shape"]), result["classes"]
+        model = build_model(experiment.model.name, shape, classes, 0)
+        check_unchanged(result.get("own_model"), experiment.model.name, shape, classes, folder.path)
     model = copy.deepcopy(model).to(next(iter(weights.values())).dtype)
     expected = {name: w.shape for name, w in parameters_of(model).items()}
     saved = {name: w.shape for name, w in weights.items()}
@@ -226,4 +233,5 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "noise_multiplier": simulation.noise_multiplier,
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
         "identity": identity(simulation),
+        **own_model_of(simulation),
     }

@@ -32,10 +32,6 @@ def privacy_spec(
         sizes: training records of each client; they matter under record privacy only.
     """
     privacy, method, train = experiment.privacy, experiment.method, experiment.train
-    release, interval = "average", None
-    if isinstance(method, FedCEO) and method.restart != "mean":
-        release = "stored" if method.restart == "stored" else "personalised"
-        interval = method.interval
     records = [
         (1 / method.record_batches(batches), method.record_steps(batches, train.local_epochs))
         for batches in _batches_per_epoch(experiment, sizes)
@@ -50,8 +46,8 @@ def privacy_spec(
         mechanism=privacy.mechanism,
         sampling=experiment.cohort.sampling,
         adjacency=privacy.adjacency,
-        release=release,
-        interval=interval,
+        release=method.release,
+        interval=method.interval if isinstance(method, FedCEO) and method.release != "average" else None,
         min_reports=privacy.min_reports,
         dropout=experiment.cohort.dropout,
         random_absence=experiment.cohort.dropout > 0,

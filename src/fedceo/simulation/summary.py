@@ -10,6 +10,7 @@ import torch
 from fedceo import __version__
 from fedceo.config import Experiment
 from fedceo.data import Federation
+from fedceo.models.named import is_own, own_answers
 from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.spending import spent_rows
 
@@ -90,6 +91,14 @@ class Trained(Protocol):
     def ledger(self) -> Ledger: ...
 
 
+def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
+    """What tells an architecture that the experiment file names, module:callable, from a later one of that name."""
+    name, data = simulation.experiment.model.name, simulation.federation
+    if not is_own(name) or simulation.model_name != name:
+        return {}
+    return {"own_model": own_answers(name, data.shape, data.classes)}
+
+
 def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
     """What result.json holds."""
     experiment, data = simulation.experiment, simulation.federation
@@ -100,6 +109,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "data_digest": data.digest,
         "test_digest": data.test_digest,
         "model": simulation.model_name,
+        **own_model_of(simulation),
         "regime": REGIMES[experiment.privacy.mechanism],
         "noise_multiplier": simulation.noise_multiplier,
         "seed": experiment.seed,

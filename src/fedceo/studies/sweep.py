@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedceo.errors import UsageError
+from fedceo.models.named import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.runs import resume, run
@@ -77,6 +78,10 @@ def _check(cell: Cell) -> None:
     )
     if there != here:
         raise UsageError(f"{cell.folder}: holds a run of another experiment; choose another --out or remove it")
+    if folder.finished:
+        was = folder.result()
+        name = cell.experiment.model.name
+        check_unchanged(was.get("own_model"), name, was["record_shape"], was["classes"], cell.folder)
 
 
 def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:

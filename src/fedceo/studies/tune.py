@@ -7,7 +7,7 @@ for.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         study.tell(trial, score)
         if on_trial is not None:
             on_trial(number, chosen, score)
-    note = f"best of {trials} trials on validation over {', '.join(space)}"
+    note = f"best of {trials} trials on validation over {_listed(study.best_params)}"
     return _written(changed(experiment, study.best_params), note, out)
 
 
@@ -129,7 +129,6 @@ def tune_on_grid(
         decided = [cell.name for (of, _), cell in decisive_cells.items() if of == name]
         if all(each in errors for each in decided):
             raise UsageError(f"{name}: no trial came to an end; {decided[0]}: {errors[decided[0]]}")
-    note = _note(len(settings), rounds, finalists, settings[0])
     tuned, said = {}, {}
     for name, experiment in experiments.items():
         decisive = {number: score for (of, number), score in (final_scores or scores).items() if of == name}
@@ -138,6 +137,7 @@ def tune_on_grid(
             not RunFolder(cell.folder).finished for (of, _), cell in (*trials.items(), *finals.items()) if of == name
         )
         ending = f"; {failed} failed" if failed else ""
+        note = _note(len(settings), rounds, finalists, settings[best])
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
         said[name] = [
             values | {"validation_accuracy": None if trials[name, number].name in errors else scores[name, number]}
@@ -154,10 +154,14 @@ def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None) -> dict[tuple[s
     return {key: last_validation(cell) for key, cell in cells.items()}
 
 
-def _note(trials: int, rounds: int | None, finalists: int, fields: Iterable[str]) -> str:
+def _note(trials: int, rounds: int | None, finalists: int, chosen: Mapping[str, Any]) -> str:
     length = "" if rounds is None else f" of {rounds} rounds"
     again = f", the best {finalists} again at full length," if finalists > 1 else ""
-    return f"best of {trials} trials{length}{again} on validation over {', '.join(fields)}"
+    return f"best of {trials} trials{length}{again} on validation over {_listed(chosen)}"
+
+
+def _listed(chosen: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field} ({value})" for field, value in chosen.items())
 
 
 def _shortened(experiment: Experiment, rounds: int) -> Experiment:
