@@ -55,6 +55,11 @@ class Experiment(Section):
             raise ValueError(
                 f'privacy.clipping "{self.privacy.clipping}" is of updates, which only user-level privacy clips'
             )
+        if self.train.schedule != "constant" and self.method.steps_at_server:
+            raise ValueError(
+                f'train.schedule "{self.train.schedule}" is of local steps, and method "{self.method.name}" sends one '
+                "gradient, whose step is train.server_learning_rate"
+            )
         if isinstance(self.method, BlurLus) and self.privacy.mechanism == "record" and self.method.score != "magnitude":
             raise ValueError('method.score "first-order" would look at the records once more, without noise')
         if isinstance(self.method, FedCEO):

@@ -29,6 +29,11 @@ class Local(Section):
         return rate
 
     @property
+    def steps_at_server(self) -> bool:
+        """Whether clients send one gradient of what is shared, so that train.server_learning_rate is its step."""
+        return False
+
+    @property
     def release(self) -> str:
         """What leaves the server, as privacy's Spec knows it: anything but "average" comes from single uploads."""
         return "average"
@@ -60,6 +65,10 @@ class DPFedSGD(Local):
 
     def record_batches(self, batches: int) -> int:
         return 1 if self.batch == "full" else batches
+
+    @property
+    def steps_at_server(self) -> bool:
+        return True
 
 
 class FedProx(Local):
@@ -98,6 +107,10 @@ class PPSGD(Local):
 
     def server_step(self, rate: float) -> float:
         return rate * min(self.alpha, 1.0) if self.form == "gradient" else rate
+
+    @property
+    def steps_at_server(self) -> bool:
+        return self.form == "gradient"
 
 
 class Centaur(Local):
@@ -142,6 +155,10 @@ class JainAnil(Local):
 
     @property
     def keeps_heads(self) -> bool:
+        return True
+
+    @property
+    def steps_at_server(self) -> bool:
         return True
 
 

@@ -136,3 +136,20 @@ def test_a_gpu_smooths_what_a_cpu_smooths_its_small_layers_among_them() -> None:
     for name, w in method.smooth(noisy, 10, 5).items():
         assert smoothed[name].is_cuda
         assert float((smoothed[name].cpu() - w).norm()) <= 2e-5 * float(noisy[name].norm()), name
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "dp-fedsgd"}, {"name": "ppsgd", "form": "gradient"}, {"name": "jain-anil"}]
+)
+def test_a_schedule_of_local_steps_is_refused_where_there_are_none(method: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is of local steps, and method"):
+        parse_experiment(changed(train={"schedule": "cosine"}) | {"method": method})
+    assert parse_experiment(changed(train={"schedule": "cosine"}) | {"method": {"name": "ppsgd"}})
+
+
+def test_places_in_a_cohort_have_no_accuracy_of_their_clients_in_the_end() -> None:
+    table = changed(train={"rounds": 4}, data={"local_test": 0.2}, evaluation={"every": 1})
+    table |= {"method": {"name": "fedceo", "interval": 4, "restart": "slot"}}
+    run = fedceo.run(table)
+    assert run.history[-2]["local_accuracy"] is not None and run.history[-1]["local_accuracy"] is None
+    assert run.result["accuracy"]["local_accuracy_last"] is None

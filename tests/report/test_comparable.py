@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedceo.errors import UsageError
 from fedceo.report.comparable import warnings
 from fedceo.report.loading import group_runs, load_runs
 
@@ -72,3 +73,10 @@ def test_a_seed_counts_once(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "fedceo" / "seed-0", tmp_path / "again")
     (group,) = group_runs(load_runs([runs / "fedceo" / "seed-0", tmp_path / "again", runs / "fedceo" / "seed-1"]))
     assert [run.path.name for run in group.runs] == ["seed-0", "seed-1"]
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(runs: Path) -> None:
+    assert [run.path for run in load_runs([runs / "fedceo"])] == [runs / "fedceo" / f"seed-{n}" for n in (0, 1)]
+    assert len(load_runs([runs, runs / "free"])) == 4, "each once"
+    with pytest.raises(UsageError, match="nothing-here: not a run folder"):
+        load_runs([runs / "nothing-here"])

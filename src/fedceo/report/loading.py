@@ -103,8 +103,11 @@ class Group:
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
-    """Runs from their folders, finished or not; runs that cannot be compared are refused."""
-    places = list(dict.fromkeys(Path(path) for path in paths))
+    """Runs from their folders, or from all folders of runs below, as a sweep leaves them, finished or not.
+
+    Runs that cannot be compared are refused.
+    """
+    places = list(dict.fromkeys(place for path in paths for place in _run_folders(Path(path))))
     if not places:
         raise UsageError("RUN: which run folders?")
     runs = []
@@ -121,6 +124,12 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
                 "cannot be compared"
             )
     return runs
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if RunFolder(path).exists:
+        return [path]
+    return sorted(file.parent for file in path.rglob("experiment.toml")) or [path]  # which is then refused by name
 
 
 def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:

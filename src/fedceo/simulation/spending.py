@@ -138,8 +138,8 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
     most = planned_participations(experiment, len(sizes))
     plan = privacy_spec(experiment, sizes, solve_noise(experiment, sizes), most)
     rows = _with_caveat(account(plan), experiment)
-    if not experiment.lets_shares_go_missing:
-        return rows
+    if not experiment.lets_shares_go_missing or experiment.cohort.sampling == "poisson":
+        return rows  # a Poisson cohort that loses some is a smaller one, which the plan has
     missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
     return [replace(row, assumption=f"{row.assumption}; {missing}") for row in rows]
 

@@ -34,9 +34,6 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     best = max(measured, key=lambda r: r["test_accuracy"])
     chosen = [r for r in measured if r["validation_accuracy"] is not None]
     by_validation = max(chosen, key=lambda r: r["validation_accuracy"]) if chosen else None
-    own = {
-        name: [r[name] for r in measured if r.get(name) is not None] for name in ("local_accuracy", "personal_accuracy")
-    }
     unsmoothed: dict[str, Any] = {}
     if measured[-1].get("smoothed"):
         between = next((r for r in reversed(measured) if not r.get("smoothed")), dict[str, Any]())
@@ -45,7 +42,7 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
         }  # fmt: skip
     return (
         unsmoothed
-        | {f"{name}_last": values[-1] if values else None for name, values in own.items()}
+        | {f"{name}_last": measured[-1].get(name) for name in ("local_accuracy", "personal_accuracy")}
         | {
             "last": measured[-1]["test_accuracy"],
             "best": best["test_accuracy"],

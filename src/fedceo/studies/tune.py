@@ -15,7 +15,7 @@ from typing import Any
 from fedceo.config import Experiment, parse_experiment, put, to_toml
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, DPFedSGD, FedCEO, FedProx, JainAnil
+from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, FedCEO, FedProx, JainAnil
 from fedceo.sections import Data
 from fedceo.simulation.folder import RunFolder, write_whole
 from fedceo.simulation.spending import with_solved_noise
@@ -191,8 +191,11 @@ def _written(experiment: Experiment, note: str, out: Path) -> Experiment:
 def search_space(experiment: Experiment) -> Space:
     """What is searched for the experiment's method: its learning rate, and what is its own."""
     method, sigma = experiment.method, experiment.privacy.noise_multiplier or 1.5
-    one_gradient = isinstance(method, DPFedSGD | JainAnil) or (isinstance(method, PPSGD) and method.form == "gradient")
-    space: Space = {"train.server_learning_rate": SERVER_RATES} if one_gradient else {"train.learning_rate": RATES}
+    space: Space = {"train.learning_rate": RATES}
+    if method.steps_at_server:
+        space = {"train.server_learning_rate": SERVER_RATES}
+    if isinstance(method, JainAnil):  # its last layers are fitted by local steps
+        space |= {"train.learning_rate": RATES}
     match method:
         case FedCEO(threshold="noise"):
             space |= {
