@@ -9,7 +9,7 @@ from fedceo.errors import UsageError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, one or many.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     observer: Annotated[
         str, typer.Option(help="Whose epsilon accuracy is drawn against: outsider, participant, server or client.")
@@ -24,5 +24,4 @@ def report(
         raise UsageError(f"report: needs {error.name}, from the extra fedceo[report]") from None
 
     page = write_report(runs, out, observer)
-    shown = len(set(runs))
-    print(f"{shown} run{'' if shown == 1 else 's'}: {page}, {page.stat().st_size / 1e6:.1f} MB")
+    print(f"{page}, {page.stat().st_size / 1e6:.1f} MB")

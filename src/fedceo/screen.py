@@ -104,7 +104,7 @@ def show_accuracy(accuracy: Mapping[str, Any], out: Console) -> None:
     show_table(out, [Column("test accuracy of the global model", "words"), Column("%")], rows)
     own = [(name, percent(accuracy[key])) for key, name in OWN.items() if accuracy.get(key) is not None]
     if own:
-        show_table(out, [Column("accuracy of clients' own models, last measured", "words"), Column("%")], own)
+        show_table(out, [Column("accuracy of clients' own models, last round", "words"), Column("%")], own)
 
 
 def place_of(result: dict[str, Any]) -> str:

@@ -80,3 +80,16 @@ def test_a_folder_of_runs_stands_for_all_of_them(runs: Path) -> None:
     assert len(load_runs([runs, runs / "free"])) == 4, "each once"
     with pytest.raises(UsageError, match="nothing-here: not a run folder"):
         load_runs([runs / "nothing-here"])
+
+
+def test_accuracies_at_other_epsilons_are_not_at_the_same_privacy(runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(runs / "fedceo" / "seed-0", other)
+    text = (other / "experiment.toml").read_text()
+    (other / "experiment.toml").write_text(text.replace("strength = 5.0", "strength = 6.0"))
+    noted = json.loads((other / "result.json").read_text())
+    for factor, words in ((1.0, []), (2.0, ["Not at the same privacy: an outsider's epsilon is "])):
+        rows = [row | {"epsilon": row["epsilon"] and factor * row["epsilon"]} for row in noted["privacy"]]
+        (other / "result.json").write_text(json.dumps(noted | {"privacy": rows}))
+        found = warnings(group_runs(load_runs([runs / "fedceo" / "seed-0", other, runs / "free"])))
+        assert [sentence[: len(words[0])] for sentence in found] == words

@@ -191,7 +191,7 @@ def test_the_command(
     monkeypatch.setattr(sys, "argv", ["fedceo", "report", str(runs / "free"), "-o", str(tmp_path / "one.html")])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code and "1 run: " in capsys.readouterr().out and (tmp_path / "one.html").exists()
+    assert not ended.value.code and "one.html, " in capsys.readouterr().out and (tmp_path / "one.html").exists()
 
 
 def test_twenty_runs_fit_on_a_page(runs: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ NOT_THE_METHOD = "a difference in accuracy is not the method's alone"
 
 
 def warnings(groups: Sequence[Group]) -> list[str]:
-    """One sentence for each thing that a comparison of methods takes for equal and that differs between groups.
+    """A sentence for each thing that a comparison of methods takes for equal and that differs between groups.
 
     Records are judged by the digests that runs note, the partition also by its settings. Other seeds draw other
     partitions of the same data, which is no difference. Runs that note no digest (unfinished ones, or those of an
@@ -32,7 +32,16 @@ def warnings(groups: Sequence[Group]) -> list[str]:
             settings = f" ({', '.join(fields)})" if fields else ""
             apart = " against ".join(", ".join(names) for names in sides.values())
             found.append(f"Cannot be compared: {apart}. They have different {aspect}{settings}, so {why}.")
-    return found
+    return found + _at_other_prices(groups)
+
+
+def _at_other_prices(groups: Sequence[Group]) -> list[str]:
+    """A sentence where an outsider learns more of some than of others, those without privacy apart."""
+    prices = {group.name: epsilon for group in groups if (epsilon := group.epsilon("outsider")) is not None}
+    if not prices or max(prices.values()) <= 1.05 * min(prices.values()):
+        return []
+    listed = ", ".join(f"{epsilon:.3g} ({name})" for name, epsilon in prices.items())
+    return [f"Not at the same privacy: an outsider's epsilon is {listed}. Accuracy may be bought with it."]
 
 
 def _training(groups: Sequence[Group]) -> list[str]:
