@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -251,9 +252,15 @@ def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
     out = console()
     for kind, entries in inventory.items():
         out.print(f"[bold]{kind}[/bold]")
-        width = max(map(len, entries), default=0)
-        for name, line in entries.items():
-            out.print(f"  {name:<{width}}  {line}", highlight=False)
+        if kind == "experiment files":  # their names are long, and to be copied
+            for name, line in entries.items():
+                out.print(f"  {name}", soft_wrap=True, highlight=False, markup=False)
+                out.print(Padding(Text(line), (0, 0, 0, 6)))
+        else:
+            grid = Table.grid(padding=(0, 2))
+            for name, line in entries.items():
+                grid.add_row(Text(f"  {name}"), Text(line))
+            out.print(grid)
         if not entries:
             out.print("  none here")
 
