@@ -41,8 +41,7 @@ def true_record_epsilon(table: dict[str, Any], participations: Counter[int], sig
     plan = privacy_spec(experiment, sizes, sigma)
     alone = replace(plan, other_records=())
     found = []
-    for client, count in participations.items():
-        batches = -(-sizes[client] // 64)
+    for batches, count in {(-(-sizes[client] // 64), count) for client, count in participations.items()}:
         one = replace(alone, participations=count, record_rate=1 / batches, record_steps=batches)
         found.append(answer(one, "server").epsilon or 0.0)
     return max(found)
@@ -68,7 +67,7 @@ def test_noise_is_solved_for_the_worst_client_at_once() -> None:
         clients=20, cohort=2, rounds=20, noise_multiplier=1.0, delta=1e-5, mechanism="record", participations=5,
         record_rate=1.0, record_steps=1,
     )  # fmt: skip
-    for target in (2.0, 8.0, 17.9, 40.0):
+    for target in (8.0, 17.9):
         both = calibrate(target, "server", replace(base, other_records=((0.5, 2),)))
         each = [calibrate(target, "server", replace(base, record_rate=r, record_steps=n)) for r, n in kinds]
         assert both == pytest.approx(max(each), rel=3e-4)
@@ -99,17 +98,16 @@ def test_who_is_at_its_cap_has_no_say_in_the_clip(mechanism: str) -> None:
     assert simulation.ledger.entries[-1].silent == tuple(range(10)) and simulation.clip == before
 
 
-@pytest.mark.parametrize("observer", ["outsider", "participant"])
-@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "fedceo", "interval": 4}])
-def test_a_target_is_kept_when_poisson_cohorts_lose_some(method: dict[str, Any], observer: str) -> None:
-    for seed in range(2):
-        table = changed(
-            data={"clients": 60},
-            cohort={"size": 10, "sampling": "poisson", "dropout": 0.2},
-            privacy={"noise_multiplier": None, "target_epsilon": 2.8, "min_reports": 1, "observer": observer},
-        )
-        run = fedceo.run(table | {"method": method, "seed": seed})
-        assert epsilon(run, observer) <= 2.8001
+@pytest.mark.parametrize(
+    ("observer", "method"), [("participant", {"name": "fedavg"}), ("outsider", {"name": "fedceo", "interval": 4})]
+)
+def test_a_target_is_kept_when_poisson_cohorts_lose_some(observer: str, method: dict[str, Any]) -> None:
+    table = changed(
+        data={"clients": 60},
+        cohort={"size": 10, "sampling": "poisson", "dropout": 0.2},
+        privacy={"noise_multiplier": None, "target_epsilon": 2.8, "min_reports": 1, "observer": observer},
+    )
+    assert epsilon(fedceo.run(table | {"method": method}), observer) <= 2.8001
 
 
 def test_what_dropout_leaves_of_a_poisson_cohort_is_a_smaller_one() -> None:

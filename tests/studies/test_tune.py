@@ -153,9 +153,9 @@ def test_a_grid_over_what_is_not_there(tmp_path: Path) -> None:
 def test_if_no_trial_comes_to_an_end_nothing_is_chosen(tmp_path: Path) -> None:
     experiment = parse_experiment(TABLE)
     with pytest.raises(UsageError, match=r"one: no trial came to an end; one, trial 0: .*unknown model 'nothing'"):
-        tune_on_grid({"one": experiment}, ['model.name=["nothing", "none"]'], tmp_path)
+        tune_on_grid({"one": experiment}, ['model.name=["nothing", "none"]'], tmp_path, jobs=1)
     assert not (tmp_path / "one" / "tuned.toml").exists() and not (tmp_path / "trials.json").exists()
-    tune_on_grid({"one": experiment}, ['model.name=["nothing", "logistic"]'], tmp_path / "half")
+    tune_on_grid({"one": experiment}, ['model.name=["nothing", "logistic"]'], tmp_path / "half", jobs=1)
     said = json.loads((tmp_path / "half" / "trials.json").read_text())["one"]
     assert said[0]["validation_accuracy"] is None and said[1]["validation_accuracy"] > 0
 
