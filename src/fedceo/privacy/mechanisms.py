@@ -172,7 +172,8 @@ class Mechanism:
 def _votes(within: Tensor, silent: Sequence[int]) -> float:
     """The sum of the clients' indicators, 1/2 for an update within the clip and -1/2 for any other."""
     votes = within.double() - 0.5
-    votes[list(silent)] = 0.0
+    if silent:
+        votes[list(silent)] = 0.0
     return float(votes.sum())
 
 
