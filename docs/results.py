@@ -235,8 +235,7 @@ def verdict(cells: dict[str, Found]) -> str:
         + markdown(("setting", *(NAMES[method] for method in FEDCEO)), differences)
         + TALLY
         + markdown(head, counts)
-        + after.rstrip("\n")
-        + "\n"
+        + after
     )
 
 

@@ -1,7 +1,9 @@
 """What is promised before a run is kept by its rows after it, and no row says less than the truth."""
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,14 @@ import pytest
 import torch
 
 import fedceo
-from fedceo.config import parse_experiment
+from fedceo import cli_privacy
+from fedceo.config import parse_experiment, to_toml
 from fedceo.data import build_federation, from_arrays
 from fedceo.privacy.accounting import answer
 from fedceo.privacy.calibration import calibrate
 from fedceo.privacy.spec import Spec
 from fedceo.simulation.preparing import prepare
-from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.simulation.spending import client_sizes, privacy_spec, solve_noise
 from tests.simulation.small_runs import changed
 
 
@@ -126,12 +129,14 @@ def test_a_target_for_the_server_is_kept_by_cohorts_that_nobody_can_foresee() ->
         assert epsilon(fedceo.run(table | {"method": {"name": "fedavg"}}), "server") <= 8.0001
 
 
-def test_calibrating_a_file_is_solving_it(tmp_path: Any) -> None:
-    from fedceo.simulation.spending import client_sizes, spec_to_solve
-
+def test_calibrating_a_file_is_solving_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = parse_experiment(uneven(noise_multiplier=None, target_epsilon=20.0, observer="server"))
-    sizes = client_sizes(experiment)
-    assert solve_noise(experiment, sizes) == calibrate(20.0, "server", spec_to_solve(experiment, sizes, "server"))
+    file = tmp_path / "mine.toml"
+    file.write_text(to_toml(experiment))
+    cli_privacy.calibrate(target=file, epsilon=20.0, observer="server", as_json=True)
+    (said,) = json.loads(capsys.readouterr().out)
+    assert said["noise_multiplier"] == solve_noise(experiment, client_sizes(experiment))
+    assert said["epsilon"] <= 20.0001
 
 
 @pytest.mark.parametrize("method", [{"name": "jain-anil"}, {"name": "centaur", "persist_heads": False}])

@@ -20,7 +20,7 @@ from fedceo.privacy.mechanisms import Mean, Stack, Uploads
 from fedceo.tensors import fold, truncated_tsvd, unfold
 
 SMALL = 2**16
-"""Entries up to which a CPU smooths a layer sooner than a GPU is told to."""
+"""Entries up to which a layer is smoothed on the CPU, while a GPU works on the larger ones."""
 
 
 class FedCEO(FedAvg):

@@ -187,10 +187,15 @@ def replace_nonfinite(stack: Weights, others: Weights) -> tuple[dict[str, Tensor
     sums = torch.stack([flat(u).sum(1) for u in stack.values()])
     if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
         return dict(stack), 0
-    finite = torch.stack([torch.isfinite(flat(u)).all(1) for u in stack.values()]).all(0)
+    finite = finite_rows(stack)
     keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in stack.items()}
     kept = {name: torch.where(keep[name], u, others.get(name, 0.0)) for name, u in stack.items()}
     return kept, int((~finite).sum())
+
+
+def finite_rows(stack: Weights) -> Tensor:
+    """(K,) which models have neither NaN nor Inf anywhere."""
+    return torch.stack([torch.isfinite(flat(u)).all(1) for u in stack.values()]).all(0)
 
 
 def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:

@@ -22,13 +22,12 @@ from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import Contribution, Statistics, last_layer
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
-from fedceo.privacy.mechanisms import Uploads, make_mechanism
+from fedceo.privacy.mechanisms import Uploads, finite_rows, make_mechanism
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
-from fedceo.training.per_example import flat
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Place, Trainer, Weights, Work, local_work
 
@@ -175,7 +174,7 @@ class Simulation:
         """What clients keep at home; who was silent or overflowed keeps what it had."""
         if not personal:
             return
-        finite = torch.stack([torch.isfinite(flat(w)).all(1) for w in personal.values()]).all(0).tolist()
+        finite = finite_rows(personal).tolist()
         for k, client in enumerate(entry.reported):
             if finite[k] and client not in entry.silent:
                 self.state.personal[client] = {name: w[k].clone() for name, w in personal.items()}

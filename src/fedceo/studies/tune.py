@@ -133,9 +133,7 @@ def tune_on_grid(
     for name, experiment in experiments.items():
         decisive = {number: score for (of, number), score in (final_scores or scores).items() if of == name}
         best = max(decisive, key=decisive.__getitem__)
-        failed = sum(
-            not RunFolder(cell.folder).finished for (of, _), cell in (*trials.items(), *finals.items()) if of == name
-        )
+        failed = sum(cell.name in errors for (of, _), cell in (*trials.items(), *finals.items()) if of == name)
         ending = f"; {failed} failed" if failed else ""
         note = _note(len(settings), rounds, finalists, settings[best])
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
