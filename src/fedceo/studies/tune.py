@@ -129,6 +129,10 @@ def tune_on_grid(
         decided = [cell.name for (of, _), cell in decisive_cells.items() if of == name]
         if all(each in errors for each in decided):
             raise UsageError(f"{name}: no trial came to an end; {decided[0]}: {errors[decided[0]]}")
+
+    def shown(key: tuple[str, int], cells: Cells, scores: Mapping[tuple[str, int], float]) -> float | None:
+        return None if cells[key].name in errors else scores[key]
+
     tuned, said = {}, {}
     for name, experiment in experiments.items():
         decisive = {number: score for (of, number), score in (final_scores or scores).items() if of == name}
@@ -138,8 +142,8 @@ def tune_on_grid(
         note = _note(len(settings), rounds, finalists, settings[best])
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
         said[name] = [
-            values | {"validation_accuracy": None if trials[name, number].name in errors else scores[name, number]}
-            | ({"at_full_length": final_scores[name, number]} if (name, number) in finals else {})
+            values | {"validation_accuracy": shown((name, number), trials, scores)}
+            | ({"at_full_length": shown(key, finals, final_scores)} if (key := (name, number)) in finals else {})
             for number, values in enumerate(settings)
         ]  # fmt: skip
     write_whole(out / "trials.json", json.dumps(said).encode())
