@@ -32,7 +32,7 @@ from fedceo.models import build_model
 from fedceo.scale.cluster import Workers, ray
 from fedceo.scale.remote import on_workers
 from fedceo.simulation.rounds import Simulation
-from fedceo.tensors import truncated_tsvd
+from fedceo.tensors import truncated_tsvds
 from fedceo.training.engine import make_trainer
 
 CLIENTS, RECORDS, COHORT, BATCH = 20, 500, 10, 64
@@ -122,9 +122,9 @@ def smoothing(turns: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {"here": [], "spread": []}
     with on_workers(Workers(2), simulation.place, "batched") as remote:
         for turn in range(turns + 1):
-            for name, smooth in (("here", truncated_tsvd), ("spread", remote.smooth)):
+            for name, smooth in (("here", truncated_tsvds), ("spread", remote.smooth)):
                 begin = time.perf_counter()
-                found = smooth(w, threshold)
+                [found] = smooth([w], [threshold])
                 if turn > 0:
                     times[name].append(time.perf_counter() - begin)
                 if name == "here":

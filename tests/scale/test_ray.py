@@ -206,12 +206,12 @@ def test_frequencies_spread_over_workers() -> None:
         done: list[str] = []
         run = remote.pool.run
         remote.pool.run = lambda method, tasks: done.append(method) or run(method, tasks)  # type: ignore[method-assign,func-returns-value]
-        for shape in ((130, 70, 9), (64, 300, 8)):
-            w = torch.randn(shape)
-            assert torch.allclose(remote.smooth(w, 30.0), truncated_tsvd(w, 30.0), atol=1e-6)
+        tensors = [torch.randn(shape) for shape in ((130, 70, 9), (64, 300, 8), (10, 70, 9))]
+        found = remote.smooth(tensors, [30.0, 30.0, 8.0])
+        for w, threshold, smoothed in zip(tensors, (30.0, 30.0, 8.0), found, strict=True):
+            assert torch.allclose(smoothed, truncated_tsvd(w, threshold), atol=1e-6)
         assert done == ["shrink", "shrink"]
-        w = torch.randn(10, 70, 9)
-        assert torch.equal(remote.smooth(w, 8.0), truncated_tsvd(w, 8.0)) and len(done) == 2
+        assert torch.equal(remote.smooth(tensors[2:], [8.0])[0], found[2]) and len(done) == 2
 
 
 def simulated() -> Simulation:

@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedceo.tensors import nuclear_norm, shrinkage, spectrum, truncated_tsvd, truncation
+from fedceo.tensors import nuclear_norm, shrinkage, spectrum, truncated_tsvd, truncated_tsvds, truncation
 from tests.tensors import naive
 from tests.tensors.strategies import KINDS, dtypes, make, seeds, tensors
 
 PROMISED = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+NEEDS_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 # Thresholds as a fraction of the largest singular value.
 fractions = st.sampled_from([0.0, 1e-12, 1e-8, 1e-4, 1e-3, 0.03, 0.3, 0.6, 0.999, 1.0, 1.001, 1.2, 2.0])
@@ -33,7 +35,7 @@ def assert_accurate(w: Tensor, threshold: float | Tensor) -> None:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a test through both ways to the filter, whatever the device would choose."""
     single_only = request.param == "by products"
-    monkeypatch.setattr(shrinkage, "_prefers_products", lambda m: single_only and m.real.dtype == torch.float32)
+    monkeypatch.setattr(shrinkage, "prefers_products", lambda m: single_only and m.real.dtype == torch.float32)
     return request.param
 
 
@@ -57,6 +59,32 @@ def test_accuracy_on_larger_shapes(shape: tuple[int, int, int], path: str) -> No
         w = make("signal and noise", shape, dtype, seed=3)
         for fraction in (1e-4, 0.02, 0.5):
             assert_accurate(w, threshold_at(w, fraction))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_A_GPU)])
+@pytest.mark.parametrize("fraction", [0.0, 1e-12, 1e-4, 0.1, 0.7, 0.9999, 1.2])
+def test_layers_together_are_the_layers_one_by_one(path: str, device: str, fraction: float) -> None:
+    """Tall, wide, of one row, all zero, of other sizes and numbers; more slices than are taken at once."""
+    shapes = [(40, 12, 10), (5, 30, 9), (1, 8, 10), (8, 1, 10), (3, 3, 2), (20, 10, 200), (130, 140, 4)]
+    kinds = ["signal and noise", "noise", "noise", "noise", "repeated", "noise", "signal and noise"]
+    for dtype in PROMISED:
+        layers = [make(kind, shape, dtype, seed=i) for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))]
+        layers.append(torch.zeros(6, 5, 10, dtype=dtype))
+        thresholds = [threshold_at(w, fraction) for w in layers]
+        found = truncated_tsvds([w.to(device) for w in layers], thresholds)
+        for w, threshold, out in zip(layers, thresholds, found, strict=True):
+            assert out.dtype == dtype and out.device.type == device
+            if w.any():
+                assert naive.error(out.cpu(), naive.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]
+            else:
+                assert not out.any()
+
+
+def test_what_is_certainly_zero_is_zero_exactly_by_both_paths(path: str) -> None:
+    """Beside a layer that is not."""
+    layers = [make("noise", (40, 12, 10), torch.float32, 0), make("noise", (30, 8, 10), torch.float32, 1)]
+    first, second = truncated_tsvds(layers, [threshold_at(layers[0], 1.2), threshold_at(layers[1], 0.5)])
+    assert not first.any() and second.any()
 
 
 @given(tensors(kinds=("noise", "signal and noise")), seeds)
@@ -161,7 +189,7 @@ def test_no_gradient_flows_and_the_input_stays() -> None:
     assert torch.equal(w.detach(), before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_A_GPU
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(300, 64, 10), (64, 300, 9), (40, 12, 10), (40, 12, 50), (1, 50, 10)])
 def test_a_gpu_gives_the_same(kind: str, shape: tuple[int, int, int]) -> None:

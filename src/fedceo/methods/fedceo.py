@@ -17,10 +17,7 @@ from fedceo import method_settings
 from fedceo.methods.fedavg import FedAvg
 from fedceo.methods.method import State, Weights, repeat, stack
 from fedceo.privacy.mechanisms import Mean, Stack, Uploads
-from fedceo.tensors import fold, truncated_tsvd, unfold
-
-SMALL = 2**16
-"""Entries up to which a layer is smoothed on the CPU, while a GPU works on the larger ones."""
+from fedceo.tensors import fold, truncated_tsvds, unfold
 
 
 class FedCEO(FedAvg):
@@ -31,7 +28,7 @@ class FedCEO(FedAvg):
         super().__init__()
         self.settings, self.noise = settings, noise
         self.needs_stack = settings.restart != "mean"
-        self.truncate: Callable[[Tensor, float], Tensor] = truncated_tsvd
+        self.truncate: Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]] = truncated_tsvds
 
     def smooths(self, round_: int) -> bool:
         return round_ % self.settings.interval == 0
@@ -78,14 +75,9 @@ class FedCEO(FedAvg):
         """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
         tensors = fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
-        # Small layers are fetched before the GPU has work that would be waited for, and smoothed while it has.
-        here = {name: w.cpu() if w.numel() <= SMALL else w for name, w in tensors.items()}
-        order = sorted(here, key=lambda name: (not here[name].is_cuda, here[name].numel()))
-        smoothed = {
-            name: self.truncate(here[name], self.threshold(here[name].shape, clients, round_) / divisor)
-            for name in order
-        }
-        return unfold({name: w.to(tensors[name].device) for name, w in smoothed.items()}, models)
+        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in tensors.values()]
+        smoothed = self.truncate(list(tensors.values()), thresholds)
+        return unfold(dict(zip(tensors, smoothed, strict=True)), models)
 
     @property
     def _is_scheduled(self) -> bool:

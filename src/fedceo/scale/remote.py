@@ -20,8 +20,8 @@ from fedceo.scale.cluster import Workers, connected, ray
 from fedceo.scale.pool import Pool, pool_of
 from fedceo.scale.shares import MOST_TRIES, TooManyTriesError, cut
 from fedceo.scale.worker import Kit, as_array, as_tensor
-from fedceo.tensors import truncated_tsvd
-from fedceo.tensors.checks import Floats
+from fedceo.tensors import truncated_tsvd, truncated_tsvds
+from fedceo.tensors.shrinkage import Stack, shrink_here
 from fedceo.training.work import Place, Trained, Weights, Work
 
 SPREAD_FROM = 64
@@ -77,13 +77,15 @@ class Remote:
     trainer: RemoteTrainer
     pool: Pool
 
-    def smooth(self, w: Tensor, threshold: float) -> Tensor:
-        """The truncated t-SVD, its frequencies on all workers where they are many and large."""
-        if w.is_cuda or min(w.shape[:2]) < SPREAD_FROM or w.shape[2] < 4:
-            return truncated_tsvd(w, threshold)
-        return truncated_tsvd(w, threshold, self._shrink_all)
+    def smooth(self, tensors: Sequence[Tensor], thresholds: Sequence[float]) -> list[Tensor]:
+        """The truncated t-SVD of each, its frequencies on all workers where they are many and large."""
+        is_spread = [not w.is_cuda and min(w.shape[:2]) >= SPREAD_FROM and w.shape[2] >= 4 for w in tensors]
+        if not any(is_spread):
+            return truncated_tsvds(tensors, thresholds)
+        ways = (self._shrink_all if spread else shrink_here for spread in is_spread)
+        return [truncated_tsvd(*each) for each in zip(tensors, thresholds, ways, strict=True)]
 
-    def _shrink_all(self, stacks: Iterable[tuple[Tensor, Floats, float]]) -> Iterator[tuple[int, Tensor]]:
+    def _shrink_all(self, stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
         tasks = [(as_array(stack), tau, total) for stack, tau, total in stacks]
         return ((k, as_tensor(shrunk)) for k, shrunk in self.pool.run("shrink", tasks))
 

@@ -7,6 +7,7 @@ transpose, identity, singular values, nuclear norm) carries over, frequency by f
     t_product, t_transpose, t_identity   the algebra
     tsvd, spectrum, nuclear_norm         the decomposition and what is read off it
     truncated_tsvd                       the proximal operator of the nuclear norm: FedCEO's server step
+    truncated_tsvds                      the same of all layers at once, which keeps a GPU busy
     fold, unfold                         models of K clients as such tensors, and back
 
 Everything takes real float32 or float64 tensors, on the CPU or a GPU, and returns the same kind. Symbols and
@@ -15,7 +16,7 @@ definitions follow Li et al., "Clients Collaborate" (ICML 2025), sections 2.4 an
 
 from fedceo.tensors.algebra import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
 from fedceo.tensors.folding import fold, select_layers, unfold
-from fedceo.tensors.truncation import truncated_tsvd
+from fedceo.tensors.truncation import truncated_tsvd, truncated_tsvds
 
 __all__ = [
     "fold",
@@ -26,6 +27,7 @@ __all__ = [
     "t_product",
     "t_transpose",
     "truncated_tsvd",
+    "truncated_tsvds",
     "tsvd",
     "unfold",
 ]

@@ -1,19 +1,19 @@
-"""Singular-value soft-thresholding of a stack of matrices, the inner work of the truncated t-SVD.
+"""Singular-value soft-thresholding of stacks of matrices, the inner work of the truncated t-SVD.
 
 For A with d >= n columns and Gram matrix G = A^H A = V diag(s^2) V^H,
 
     SVT(A, tau) = U max(S - tau, 0) V^H = A P,    P = V diag(max(1 - tau / s, 0)) V^H,
 
-so the n x n filter P, a function of G alone, does the work of a d x n SVD. Two ways to P:
-
-- `filter_by_eigh`, an eigendecomposition: the fastest on a CPU;
-- `filter_by_sign`, matrix products only: a GPU multiplies a hundred times faster than it diagonalises.
+so the n x n filter P, a function of G alone, does the work of a d x n SVD; fedceo.tensors.filters makes it.
 
 Rounding errors in G and its decomposition move the result by a few eps ||A||_2^2 / tau. Each matrix is therefore taken
-in the lowest precision for which that is small enough: that of the input, then float64, then an SVD without G.
+in the lowest precision for which that is small enough: that of the input, then float64, then an SVD without G. A GPU
+starts with float64, in which it is as fast.
 """
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,123 +21,193 @@ import torch
 from torch import Tensor
 
 from fedceo.tensors.checks import Floats
+from fedceo.tensors.filters import bounds, columns, filter_by_eigh, filter_by_sign
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 3e-13}
 """Error allowed, relative to the whole tensor's norm: a third of what truncated_tsvd promises."""
 
-SQUARINGS = 3
-"""How often the Gram matrix is squared at most to bound its largest eigenvalue; the bound is then off by n^(1/16)."""
+Stack = tuple[Tensor, Floats, float]
+"""(B, d, n) matrices, real or complex; (B,) positive thresholds; the Frobenius norm of everything that the matrices
+are part of, relative to which accuracy is promised."""
+
+SMALL = 128
+"""Columns up to which matrices of different sizes share a batch on a GPU."""
+
+TOGETHER_BYTES = 2**29
+"""Working memory of the filters that a GPU makes at the same time."""
+
+
+def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
+    """(which stack, its shrunk matrices): on a GPU as many together as TOGETHER_BYTES hold, otherwise one by one."""
+    waiting: dict[int, Stack] = {}
+    held = 0
+    for k, stack in enumerate(stacks):
+        matrices = stack[0]
+        if not prefers_products(matrices):
+            yield k, shrink(*stack)
+            continue
+        needs = 8 * 16 * len(matrices) * min(matrices.shape[1:]) ** 2
+        if waiting and held + needs > TOGETHER_BYTES:
+            yield from zip(waiting, shrink_together(list(waiting.values())), strict=True)
+            waiting, held = {}, 0
+        waiting[k] = stack
+        held += needs
+    if waiting:
+        yield from zip(waiting, shrink_together(list(waiting.values())), strict=True)
 
 
 def shrink(matrices: Tensor, tau: Floats, total: float) -> Tensor:
-    """SVT of each matrix of a stack at its own threshold.
-
-    Args:
-        matrices: (B, d, n), real or complex.
-        tau: (B,), positive.
-        total: Frobenius norm of everything these matrices are part of; accuracy is promised relative to it.
-    """
+    """SVT of each matrix of a stack at its own threshold."""
+    if prefers_products(matrices):
+        return shrink_together([(matrices, tau, total)])[0]
     if matrices.shape[1] < matrices.shape[2]:
         return shrink(matrices.mH, tau, total).mH
-    # Errors of n singular values add up to sqrt(n) times one of them.
-    tolerance = TOLERANCE[matrices.real.dtype] * total / math.sqrt(matrices.shape[2])
-    if matrices.is_cuda or matrices.real.dtype == torch.float64 or _prefers_products(matrices):
-        return _shrink_in((torch.float64,), matrices, tau, tolerance)
-    return _shrink_in((torch.float32, torch.float64), matrices, tau, tolerance)
+    single = matrices.real.dtype == torch.float32
+    precisions = (torch.float32, torch.float64) if single else (torch.float64,)
+    return _shrink_in(precisions, matrices, tau, _tolerance(matrices, total))
+
+
+def prefers_products(matrices: Tensor) -> bool:
+    return matrices.is_cuda and matrices.real.dtype == torch.float32
+
+
+def is_small(matrices: Tensor) -> bool:
+    """Whether matrices of this kind are worked as complex ones of all frequencies, in one batch with others."""
+    return prefers_products(matrices) and min(matrices.shape[1:]) <= SMALL
 
 
 def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Floats, tolerance: float) -> Tensor:
     """`shrink` with the Gram matrix in the first precision that meets the tolerance, by SVD when none does."""
     if not precisions:
-        u, s, vh = torch.linalg.svd(matrices, full_matrices=False)
-        kept = (s.unsqueeze(1) - _columns(s, tau)[0]).clamp_min(0)
-        return (u * kept) @ vh
-
+        return _shrink_by_svd(matrices, tau)
     precision, *higher = precisions
     gram = _gram(matrices, precision)
-    by_products = _prefers_products(matrices)
-    largest, is_zero = _largest_eigenvalue(gram, tau)
-    is_fine = 2 * torch.finfo(precision).eps * largest / tau <= tolerance
+    limit = _limit(tau, precision)
+    for upper, lower in bounds(gram):
+        largest = upper.to("cpu", torch.float64).numpy()
+        if not ((largest > limit) & (lower.to("cpu", torch.float64).numpy() < limit)).any():
+            break  # closer bounds would decide nothing
+    is_zero = largest <= limit
+    is_fine = _rounding(precision, largest, tau) <= tolerance
     here, later = is_fine & ~is_zero, ~is_fine & ~is_zero
     if here.all():
-        return matrices @ _filter(gram, tau, largest, tolerance, by_products).to(matrices.dtype)
+        return matrices @ filter_by_eigh(gram, tau).to(matrices.dtype)
     out = torch.zeros_like(matrices)
     if here.any():
         at = torch.from_numpy(here)
-        keep = _filter(gram[at], tau[here], largest[here], tolerance, by_products)
-        out[at] = matrices[at] @ keep.to(matrices.dtype)
+        out[at] = matrices[at] @ filter_by_eigh(gram[at], tau[here]).to(matrices.dtype)
     if later.any():
         at = torch.from_numpy(later)
         out[at] = _shrink_in(tuple(higher), matrices[at], tau[later], tolerance)
     return out
 
 
-def _prefers_products(matrices: Tensor) -> bool:
-    return matrices.is_cuda and matrices.real.dtype == torch.float32
+def _shrink_by_svd(matrices: Tensor, tau: Floats) -> Tensor:
+    u, s, vh = torch.linalg.svd(matrices, full_matrices=False)
+    kept = (s.unsqueeze(1) - columns(s, tau)[0]).clamp_min(0)
+    return (u * kept) @ vh
 
 
-def _filter(gram: Tensor, tau: Floats, largest: Floats, tolerance: float, by_products: bool) -> Tensor:
-    return filter_by_sign(gram, tau, largest, tolerance) if by_products else filter_by_eigh(gram, tau)
+def shrink_together(stacks: Sequence[Stack]) -> list[Tensor]:
+    """`shrink` of several stacks by matrix products, made for a GPU.
 
-
-def filter_by_eigh(gram: Tensor, tau: Floats) -> Tensor:
-    """P of every Gram matrix, (B, n, n), from its eigendecomposition."""
-    values, vectors = torch.linalg.eigh(gram)
-    s = values.clamp_min(torch.finfo(values.dtype).tiny).sqrt().unsqueeze(1)
-    keep = (1 - _columns(s, tau)[0] / s).clamp_min(0)
-    return (vectors * keep) @ vectors.mH
-
-
-def filter_by_sign(gram: Tensor, tau: Floats, largest: Floats, tolerance: float) -> Tensor:
-    """P of every Gram matrix, (B, n, n), by matrix products alone.
-
-    With Y = G / tau^2 - I and M = I + (Y + Y sign(Y)) / 2, whose eigenvalues are max(s^2 / tau^2, 1),
-
-        P = I - M^(-1/2).
-
-    sign(Y) and M^(-1/2) come from Newton-Schulz iterations, scaled at each step so that the interval that holds the
-    eigenvalues contracts to 1 as fast as a cubic can make it (Chen and Chow 2014). An eigenvalue y so close to 0 that
-    its sign is not resolved moves the singular value by only tau |y| / 4: the kink costs accuracy in no other way.
-
-    Args:
-        gram: (B, n, n), float64 or complex128.
-        tau: (B,) thresholds.
-        largest: (B,) upper bounds on the eigenvalues of gram.
-        tolerance: error allowed in each singular value.
+    Launching a product takes a GPU longer than computing it where matrices are small, and so does waiting for the host
+    to decide. So everything that the host must know comes in one transfer, the largest work is queued first, and
+    stacks share batches: those of equal width as they are, and small ones padded with zeros to one width.
     """
-    condition = np.maximum(largest / tau**2, 1.0)
-    reach = np.maximum(condition - 1, 1.0)
-    to_tau, to_reach, to_one = _columns(gram, tau**-2, 1 / reach, 1 / condition)
-    identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    # no addcmul and no negation here: torch compiles those for complex numbers when first used, for seconds
-    y = gram * to_tau - identity
-    x = y * to_reach
-    low = min(0.5, float((4 * tolerance / (tau * reach)).min()))
-    while 1 - low > 1e-6:
-        a = _scaling(low)
-        x = torch.baddbmm(x, x, torch.bmm(x, x), beta=1.5 * a, alpha=-0.5 * a**3)
-        low = _cubic(a, low)
-    m = torch.baddbmm(y + 2 * identity, y, x)
-
-    root, inverse = (m + m.mH) * (to_one / 4), identity
-    low = float(condition.max()) ** -0.5
-    while 1 - low > 1e-7:
-        a = _scaling(low)
-        low = _cubic(a, low)
-        product = root if inverse is identity else torch.bmm(inverse, root)
-        step = 1.5 * a * identity - 0.5 * a**3 * product
-        inverse = step if inverse is identity else torch.bmm(step, inverse)
-        root = torch.bmm(root, step)
-    return identity - inverse * to_one.sqrt()
+    tall = [m if m.shape[1] >= m.shape[2] else m.mH for m, _, _ in stacks]
+    tau = [tau for _, tau, _ in stacks]
+    tolerance = [np.full(len(m), _tolerance(m, total)) for m, (_, _, total) in zip(tall, stacks, strict=True)]
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for k, m in enumerate(tall):
+        groups.setdefault((0, True) if is_small(m) and m.is_complex() else (m.shape[2], m.is_complex()), []).append(k)
+    widest_first = sorted(groups.items(), reverse=True)
+    batches = [_Batch.of([tall[k] for k in members], is_small=width == 0) for (width, _), members in widest_first]
+    largest = torch.cat([list(bounds(batch.gram))[-1][0] for batch in batches]).to("cpu", torch.float64).numpy()
+    found: dict[int, Tensor] = {}
+    for batch, (_, members) in zip(batches, widest_first, strict=True):
+        here, largest = largest[: len(batch.gram)], largest[len(batch.gram) :]
+        shrunk = batch.shrink(
+            here, np.concatenate([tau[k] for k in members]), np.concatenate([tolerance[k] for k in members])
+        )
+        found |= zip(members, shrunk, strict=True)
+    return [found[k] if m is stacks[k][0] else found[k].mH for k, m in enumerate(tall)]
 
 
-def _scaling(low: float) -> float:
-    """The a for which the cubic below maps both ends of [low, 1] to the same value and stays within 1."""
-    return math.sqrt(3 / (1 + low + low * low))
+@dataclass(frozen=True)
+class _Batch:
+    """Stacks whose filters are made together."""
+
+    stacks: list[Tensor]
+    factors: list[Tensor]
+    """(B, 2d, 2n) real forms of small stacks, else the stacks themselves."""
+    gram: Tensor
+    """(sum of B, m, m), float64 or complex128."""
+    is_small: bool
+
+    @classmethod
+    def of(cls, stacks: list[Tensor], is_small: bool) -> "_Batch":
+        """Small complex matrices are taken as real ones, which a GPU multiplies several times faster."""
+        factors = [_as_real(m) for m in stacks] if is_small else stacks
+        grams = [_gram(factor, torch.float64) for factor in factors]
+        if not is_small:
+            return cls(stacks, factors, torch.cat(grams), is_small)
+        size = max(gram.shape[2] for gram in grams)
+        padded = [torch.nn.functional.pad(gram, 2 * (0, size - gram.shape[2])) for gram in grams]
+        return cls(stacks, factors, torch.cat(padded), is_small)
+
+    def shrink(self, largest: Floats, tau: Floats, tolerance: Floats) -> list[Tensor]:
+        is_zero = largest <= _limit(tau, torch.float64)
+        is_fine = _rounding(torch.float64, largest, tau) <= tolerance
+        keep = self._filters(is_fine & ~is_zero, tau, largest, tolerance)
+        counts = [len(m) for m in self.stacks]
+        shrunk = [self._apply(k, p) for k, p in enumerate(torch.split(keep, counts))]
+        starts = np.cumsum([0, *counts])
+        for m, out, start in zip(self.stacks, shrunk, starts, strict=False):
+            mine = slice(start, start + len(m))
+            if (by_svd := ~is_fine[mine] & ~is_zero[mine]).any():
+                at = torch.from_numpy(by_svd)
+                out[at] = _shrink_by_svd(m[at], tau[mine][by_svd])
+        return shrunk
+
+    def _filters(self, busy: npt.NDArray[np.bool_], tau: Floats, largest: Floats, tolerance: Floats) -> Tensor:
+        if busy.all():
+            return filter_by_sign(self.gram, tau, largest, tolerance)
+        keep = torch.zeros_like(self.gram)
+        if busy.any():
+            at = torch.from_numpy(busy)
+            keep[at] = filter_by_sign(self.gram[at], tau[busy], largest[busy], tolerance[busy])
+        return keep
+
+    def _apply(self, k: int, keep: Tensor) -> Tensor:
+        m, factor = self.stacks[k], self.factors[k]
+        if not self.is_small:
+            return m @ keep.to(m.dtype)
+        n = factor.shape[2]
+        parts = (factor @ keep[:, :n, :n:2]).view(len(m), m.shape[1], 2, m.shape[2])
+        return torch.view_as_complex(parts.movedim(2, 3).to(m.real.dtype).contiguous())
 
 
-def _cubic(a: float, x: float) -> float:
-    return a * x * (1.5 - 0.5 * (a * x) ** 2)
+def _as_real(matrices: Tensor) -> Tensor:
+    """(B, d, n) complex -> (B, 2d, 2n) float64 with every singular value twice: x + iy becomes ((x, -y), (y, x))."""
+    count, d, n = matrices.shape
+    pairs = torch.view_as_real(torch.stack([matrices, matrices * 1j], dim=3))
+    return pairs.permute(0, 1, 4, 2, 3).to(torch.float64).reshape(count, 2 * d, 2 * n)
+
+
+def _tolerance(tall: Tensor, total: float) -> float:
+    """The error allowed in one singular value: those of n add up to sqrt(n) times one of them."""
+    return TOLERANCE[tall.real.dtype] * total / math.sqrt(tall.shape[2])
+
+
+def _rounding(precision: torch.dtype, largest: Floats, tau: Floats) -> Floats:
+    """By how much rounding errors in a Gram matrix move a singular value."""
+    return 2 * torch.finfo(precision).eps * largest / tau
+
+
+def _limit(tau: Floats, precision: torch.dtype) -> Floats:
+    """A Gram matrix without an eigenvalue above this has none above tau^2: a margin for the rounding of products."""
+    return tau**2 * (1 - 1e3 * torch.finfo(precision).eps)
 
 
 def _gram(matrices: Tensor, precision: torch.dtype) -> Tensor:
@@ -149,32 +219,3 @@ def _gram(matrices: Tensor, precision: torch.dtype) -> Tensor:
     x, y = stacked.chunk(2, dim=1)
     cross = x.mT @ y
     return torch.complex(stacked.mT @ stacked, cross - cross.mT)
-
-
-def _largest_eigenvalue(gram: Tensor, tau: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """An upper bound on the largest eigenvalue of each matrix, and whether it proves that nothing exceeds tau^2.
-
-    ||G^(2^k)|| bounds the 2^k-th power of that eigenvalue, the closer the larger k. A CPU squares only while neither
-    this bound nor one from below (the largest diagonal entry, ||G^2|| / ||G||) has settled the question; on a GPU
-    squaring costs less than asking.
-    """
-    limit = tau**2 * (1 - 1e3 * torch.finfo(gram.dtype).eps)  # a margin for the rounding of the products
-    norm = torch.linalg.vector_norm(gram, dim=(1, 2))
-    upper = torch.minimum(norm, torch.linalg.vector_norm(gram, ord=1, dim=2).amax(1))
-    lower = gram.diagonal(dim1=1, dim2=2).real.amax(1)
-    power = gram / norm.view(-1, 1, 1).clamp_min(torch.finfo(norm.dtype).tiny)
-    for k in range(1, SQUARINGS + 1):
-        if not gram.is_cuda and not ((upper.numpy() > limit) & (lower.numpy() < limit)).any():
-            break
-        power = torch.bmm(power, power)
-        size = torch.linalg.vector_norm(power, dim=(1, 2))
-        upper = torch.minimum(upper, norm * size ** (0.5**k))
-        if k == 1:
-            lower = torch.maximum(lower, norm * size)
-    bound = upper.to("cpu", torch.float64).numpy()
-    return bound, bound <= limit
-
-
-def _columns(like: Tensor, *values: Floats) -> Tensor:
-    """(B,) numbers each -> (len(values), B, 1, 1) beside `like`, in one transfer."""
-    return torch.from_numpy(np.stack(values)).to(like.device, like.real.dtype).view(len(values), -1, 1, 1)
