@@ -61,13 +61,25 @@ def test_accuracy_on_larger_shapes(shape: tuple[int, int, int], path: str) -> No
             assert_accurate(w, threshold_at(w, fraction))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_A_GPU)])
-@pytest.mark.parametrize("fraction", [0.0, 1e-12, 1e-4, 0.1, 0.7, 0.9999, 1.2])
-def test_layers_together_are_the_layers_one_by_one(path: str, device: str, fraction: float) -> None:
-    """Tall, wide, of one row, all zero, of other sizes and numbers; more slices than are taken at once."""
-    shapes = [(40, 12, 10), (5, 30, 9), (1, 8, 10), (8, 1, 10), (3, 3, 2), (20, 10, 200), (130, 140, 4)]
-    kinds = ["signal and noise", "noise", "noise", "noise", "repeated", "noise", "signal and noise"]
+PORTIONS = [0.0, 1e-12, 1e-4, 0.1, 0.7, 0.9999, 1.2]
+
+
+@pytest.mark.parametrize("fraction", PORTIONS)
+def test_layers_together_are_the_layers_one_by_one(path: str, fraction: float) -> None:
+    assert_accurate_together("cpu", fraction)
+
+
+@NEEDS_A_GPU
+@pytest.mark.parametrize("fraction", PORTIONS)
+def test_a_gpu_takes_layers_together(fraction: float) -> None:
+    assert_accurate_together("cuda", fraction)
+
+
+def assert_accurate_together(device: str, fraction: float) -> None:
+    """Tall, wide, of one row, all zero, of other sizes and numbers of clients."""
+    shapes = [(40, 12, 10), (5, 30, 9), (1, 8, 10), (8, 1, 10), (3, 3, 2), (20, 10, 200), (130, 140, 4), (150, 130, 5)]
     for dtype in PROMISED:
+        kinds = ["signal and noise", "noise", "repeated", "graded"] * 2
         layers = [make(kind, shape, dtype, seed=i) for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))]
         layers.append(torch.zeros(6, 5, 10, dtype=dtype))
         thresholds = [threshold_at(w, fraction) for w in layers]
@@ -78,6 +90,16 @@ def test_layers_together_are_the_layers_one_by_one(path: str, device: str, fract
                 assert naive.error(out.cpu(), naive.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]
             else:
                 assert not out.any()
+
+
+def test_what_does_not_fit_together_is_worked_in_turns(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    layers = [make("signal and noise", shape, torch.float32, 0) for shape in ((30, 20, 25), (8, 40, 25), (1, 9, 3))]
+    thresholds = [threshold_at(w, 0.1) for w in layers]
+    whole = truncated_tsvds(layers, thresholds)
+    monkeypatch.setattr(truncation, "CHUNK_BYTES", {"cpu": 30_000})
+    monkeypatch.setattr(shrinkage, "TOGETHER_BYTES", 1)
+    for apart, together in zip(truncated_tsvds(layers, thresholds), whole, strict=True):
+        assert torch.allclose(apart, together, atol=1e-5)
 
 
 def test_what_is_certainly_zero_is_zero_exactly_by_both_paths(path: str) -> None:
