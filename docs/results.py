@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 
 import beyond_paper
+import lenet5_remarks
 from paper_tables import ACCURACY, AUTHORS_PROGRAM, HOURS, SIGMAS
 from runs_found import (
     NAMES,
@@ -23,7 +24,6 @@ from runs_found import (
     shown,
     spread,
     tally,
-    trials_of,
 )
 
 TABLES = {
@@ -36,19 +36,6 @@ TABLES = {
     "paper/more/sent140-lstm": ("LSTM on Sentiment140, users pooled into 100 clients", "Appendix C"),
 }
 """Folder of experiments -> what it is, and where the paper has it."""
-
-LENET5 = """Test accuracy over rounds (`docs/result_pictures.py`), FedCEO right after each smoothing, at sigma_g = 1,
-
-![Accuracy over rounds at sigma 1](lenet5-sigma-1.png)
-
-at sigma_g = 1.5,
-
-![Accuracy over rounds at sigma 1.5](lenet5-sigma-1.5.png)
-
-and at sigma_g = 2, where with vartheta > 1 the threshold in the end takes more from the model than from the noise:
-
-![Accuracy over rounds at sigma 2](lenet5-sigma-2.png)
-"""
 
 NOT_RUN = {"paper/table1/emnist-mlp": "EMNIST letters cannot be had where this was run"}
 NO_TIME = "no GPU time yet"
@@ -80,7 +67,8 @@ How to read them:
   PPSGD's personal steps and CENTAUR's heads have a rate of their own, for which the paper gives nothing and which can
   decide how they end: they stand here twice, once with the tuned rate for both and once with that rate fixed, each with
   its own four trials. A trial of 60 rounds does not show what comes later, such as a threshold that grows, and FedCEO's
-  end right after a smoothing. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
+  end right after a smoothing; [one setting](#the-rate-chosen-at-full-length) has been tuned by whole
+  runs too. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
 - **Numbers.** Accuracy in percent of one global model on the whole test set: mean and standard deviation over seeds, or
   each seed where they are far apart; *last* after round 300, *best* of those measured (every 5 or 10 rounds), chosen on
   the test set and so optimistic. The paper does not say which of the two it gives. **300 is a multiple of every I, so
@@ -102,7 +90,7 @@ def page() -> str:
         if folder == "paper/heterogeneity":
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
-            parts.append(LENET5 + cautions(cells))
+            parts.append(lenet5_remarks.section(cells))
     parts += [times(cells), beyond_paper.section(cells)]
     return "\n".join(parts)
 
@@ -123,32 +111,6 @@ def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
         "Trials of 60 rounds favour rates that are quick at first. Whole runs with iid clients at 0.01, less those at\n"
         "0.03, which the trials chose (last, mean and half of its 95 % interval): clearly better for UDP-FedAvg at\n"
         "sigma_g = 2 alone.\n\n" + markdown(("", *(f"sigma_g = {sigma}" for sigma in SIGMAS)), rows)
-    )
-
-
-def cautions(cells: dict[str, Found]) -> str:
-    """What short trials do to the comparison."""
-    rows = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
-    last = [row["last"] for row in rows if row["run"].startswith("UDP-FedAvg, lr 0.01, TF32")]
-    (fedceo,) = (row["last"] for row in rows if row["run"].startswith("FedCEO, lr 0.01, TF32"))
-    udp, ppsgd = (cells[f"paper/table1/cifar10-lenet5/sigma-1.0/{method}"] for method in ("udp-fedavg", "ppsgd"))
-    tops = [run["result"]["accuracy"]["best_round"] for run in udp.done]
-    (failed,) = (t for t in trials_of("paper/table1/cifar10-lenet5/sigma-1.0/ppsgd") if t["train.learning_rate"] == 0.1)
-    return (
-        "\nTrials of 60 rounds favour rates that are quick at first, and the order of the methods can be that of the\n"
-        "rates they chose:\n\n"
-        "- sigma_g = 2: at 0.01, which its trials did not choose, UDP-FedAvg ended at "
-        f"{spread(last)} in the three\n  seeds of `benchmarks/gpu_cifar10.py` (other records for validation): about as "
-        "high as FedCEO at vartheta = 1,\n  whose own run at 0.01 is still owed. FedCEO at vartheta > 1 ended there at "
-        f"{fedceo} (one seed).\n"
-        "- sigma_g = 1.5: all but PPSGD are at 0.03; whether 0.01 is better in the end, as for UDP-FedAvg at\n"
-        "  sigma_g = 2, has not been run: FedCEO's lead may be the rate's.\n"
-        f"- sigma_g = 1: all but PPSGD chose 0.1, at which they fall again (UDP-FedAvg after rounds {min(tops)} to "
-        f"{max(tops)},\n  from {spread(udp.percent('best'))} to {spread(udp.percent('last'))}); PPSGD was at "
-        f"{100 * failed['validation_accuracy']:.1f} in its trial at 0.1 and at its 0.01 ends at\n  "
-        f"{spread(ppsgd.percent('last'))}. That sigma_g = 1.5, where 0.03 was chosen, shows more accuracy than "
-        "sigma_g = 1 is\n  probably these rates: in the trials of UDP-FedAvg and FedCEO at 0.03 less noise is ahead; "
-        "whole runs at\n  0.03 are still owed.\n"
     )
 
 

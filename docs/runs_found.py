@@ -73,13 +73,22 @@ class Found:
         return None if not found or None in found else max(found)
 
 
-def load() -> dict[str, Found]:
-    """Every cell that has runs, by the path of its experiment file."""
+FINALISTS = ".finalists"
+"""Marks files of runs whose rate was chosen among trials at full length, `fedceo tune --finalists 2`."""
+
+
+def load(kind: str = "") -> dict[str, Found]:
+    """Every cell that has runs, by the path of its experiment file.
+
+    Args:
+        kind: "" or FINALISTS.
+    """
     cells: dict[str, list[dict[str, Any]]] = {}
-    for file in sorted((ROOT / "results").rglob("*.json")):
-        if file.name.endswith(".trials.json") or file.name == "theory.json":  # that one is docs/theory.md's
+    for file in sorted((ROOT / "results").rglob(f"*{kind}.json")):
+        name = file.name.removesuffix(f"{kind}.json")
+        if "." in name or name == "theory":  # of another kind, or docs/theory.md's
             continue
-        folder = file.relative_to(ROOT / "results").with_suffix("").as_posix()
+        folder = file.with_name(name).relative_to(ROOT / "results").as_posix()
         for run in json.loads(file.read_text()):
             cells.setdefault(f"{folder}/{run['name'].removesuffix('/tuned')}", []).append(run)
     return {name: Found(runs) for name, runs in cells.items()}
@@ -144,10 +153,10 @@ def rate_edge(name: str) -> str:
     return ", edge" if trials and chosen(trials)["train.learning_rate"] in (min(rates), max(rates)) else ""
 
 
-def trials_of(name: str) -> list[dict[str, float]]:
+def trials_of(name: str, kind: str = "") -> list[dict[str, float]]:
     """The trials by which an experiment was tuned."""
     for parent in Path(name).parents:
-        file = ROOT / "results" / f"{parent.as_posix()}.trials.json"
+        file = ROOT / "results" / f"{parent.as_posix()}{kind}.trials.json"
         if file.exists():
             found: list[dict[str, float]] = _read(file).get(name.removeprefix(f"{parent.as_posix()}/"), [])
             return found
