@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from fedceo import config
 from fedceo.attacks.metrics import median
+from fedceo.method_settings import Own
 from fedceo.privacy.accounting import Spec, answer
 from fedceo.privacy.calibration import calibrate
 
@@ -35,6 +36,7 @@ def page() -> str:
             parts += [
                 section(f'[method], name = "{name}"', kind.model_fields) for name, kind in config.METHOD_NAMES.items()
             ]
+            parts.append(section('[method], name = "module:Class"', Own.model_fields))
         elif name not in ("seed", "note"):
             assert field.annotation is not None
             parts.append(section(f"[{name}]", field.annotation.model_fields))

@@ -196,11 +196,13 @@ def put(section: dict[str, Any], name: str, value: Any) -> None:
 
 
 METHOD_NAMES = {str(kind.model_fields["name"].default): kind for kind in METHODS}
+TAGS = {"known", "own", *METHOD_NAMES}
+"""Parts of an error's place that no experiment file has."""
 
 
 def _one_line(error: ValidationError) -> str:
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a misspelling explains the rest
-    place = ".".join(str(part) for part in first["loc"] if part not in METHOD_NAMES)
+    place = ".".join(str(part) for part in first["loc"] if part not in TAGS)
     if first["type"] == "extra_forbidden":
         near = get_close_matches(str(first["loc"][-1]), _fields_beside(first["loc"]), n=1)
         return f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else "")
@@ -208,7 +210,7 @@ def _one_line(error: ValidationError) -> str:
         return f"{place}: missing"
     if first["type"] == "union_tag_invalid":
         given = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
-        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}"
+        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}, or module:Class"
     message = first["msg"].removeprefix("Value error, ")
     shown = first["input"]
     if not place or isinstance(shown, dict):
@@ -222,6 +224,6 @@ def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
     for part in location[:-1]:
         if part in METHOD_NAMES:
             kind = METHOD_NAMES[str(part)]
-        elif part in kind.model_fields:
+        elif part not in TAGS and part in kind.model_fields:
             kind = kind.model_fields[part].annotation
     return list(kind.model_fields)

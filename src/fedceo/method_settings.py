@@ -6,15 +6,19 @@ ones too: an update computed with a part that was fitted to the records without 
 noise the update itself carries.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, ValidationError
 
+from fedceo.errors import UsageError
+from fedceo.own import find, is_own
 from fedceo.sections import Count, Fraction, NotNegative, Positive, Section
 
 
-class Local(Section):
-    """What is common to all methods."""
+class Settings(Section):
+    """What is common to all methods; a method of your own has its fields in a class made from this one."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         """Private steps of one participation under record privacy; batches: of one epoch."""
@@ -44,17 +48,17 @@ class Local(Section):
         return False
 
 
-class FedAvg(Local):
+class FedAvg(Settings):
     name: Literal["fedavg"] = "fedavg"
     """The mean of the clients' models; with privacy.mechanism = "distributed" this is UDP-FedAvg."""
 
 
-class DPFedAvg(Local):
+class DPFedAvg(Settings):
     name: Literal["dp-fedavg"] = "dp-fedavg"
     """McMahan et al. 2018: after every local step the model is projected back to within the clip of its start."""
 
 
-class DPFedSGD(Local):
+class DPFedSGD(Settings):
     name: Literal["dp-fedsgd"] = "dp-fedsgd"
     """McMahan et al. 2018: each client sends one clipped gradient; train.server_learning_rate is the step."""
     batch: Literal["minibatch", "full"] = "minibatch"
@@ -71,14 +75,14 @@ class DPFedSGD(Local):
         return True
 
 
-class FedProx(Local):
+class FedProx(Settings):
     name: Literal["fedprox"] = "fedprox"
     """Li et al. 2020: (mu/2) |w - w_start|^2 is added to the local loss."""
     mu: NotNegative = 0.01
     """Weight of the proximal term; train.proximal gives any other method one."""
 
 
-class BlurLus(Local):
+class BlurLus(Settings):
     name: Literal["blur-lus"] = "blur-lus"
     """Cheng et al. 2022: local updates are kept inside the clip while training (BLUR) and made sparse (LUS)."""
     strength: NotNegative = 0.1
@@ -89,7 +93,7 @@ class BlurLus(Local):
     """Which entries stay: those with the largest |update|, or |gradient * update|."""
 
 
-class PPSGD(Local):
+class PPSGD(Settings):
     name: Literal["ppsgd"] = "ppsgd"
     """Bietti et al. 2022: every client adds an offset of its own to the last layer, which is never sent."""
     form: Literal["gradient", "averaging"] = "averaging"
@@ -113,7 +117,7 @@ class PPSGD(Local):
         return self.form == "gradient"
 
 
-class Centaur(Local):
+class Centaur(Settings):
     name: Literal["centaur"] = "centaur"
     """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
     head_epochs: Annotated[int, Field(ge=0, strict=True)] = 15
@@ -138,7 +142,7 @@ class Centaur(Local):
         return self.personal == "head"
 
 
-class JainAnil(Local):
+class JainAnil(Settings):
     name: Literal["jain-anil"] = "jain-anil"
     """Our extension of Jain et al. 2021 to deep models: the client's last layer is fitted anew in every round, one
     clipped gradient of the layers before it is sent, and the last shared matrix is cut to its largest singular values.
@@ -162,7 +166,7 @@ class JainAnil(Local):
         return True
 
 
-class FedCEO(Local):
+class FedCEO(Settings):
     name: Literal["fedceo"] = "fedceo"
     """The truncated t-SVD over the stacked models every `interval` rounds."""
     strength: Positive = 0.6
@@ -192,7 +196,7 @@ class FedCEO(Local):
         return {"mean": "average", "stored": "stored"}.get(self.restart, "personalised")
 
 
-class DPFedSAM(Local):
+class DPFedSAM(Settings):
     name: Literal["dp-fedsam"] = "dp-fedsam"
     """Shi et al. 2023: clients follow the gradient at the worst point nearby (sharpness-aware minimisation). Under
     record privacy the way there is that of the step before, which is noised already."""
@@ -200,16 +204,72 @@ class DPFedSAM(Local):
     """rho: how far away the worst point is looked for."""
 
 
-class DPFedLS(Local):
+class DPFedLS(Settings):
     name: Literal["dp-fed-ls"] = "dp-fed-ls"
     """Liang et al. 2020: the mean update is smoothed along its entries, (I + c L)^-1 with the Laplacian of a ring."""
     coefficient: NotNegative = 1.0
     """c; 0 leaves the update as it is."""
 
 
+class Own(Settings, extra="allow"):
+    name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """Your own, as module:Class, made from `fedceo.methods.FedAvg`; the module lies in the working directory or is
+    installed. Its fields are those of its inner class Settings."""
+
+    @property
+    def kind(self) -> Any:
+        """The class that is meant; its module is imported here, not when an experiment file is read."""
+        found = find("method.name", self.name)
+        if not isinstance(found, type) or not hasattr(found, "needs_stack"):
+            said = found.__name__ if isinstance(found, type) else type(found).__name__
+            raise UsageError(f"method.name: {self.name!r} is {said}, expected a class made from fedceo.methods.FedAvg")
+        settings = getattr(found, "Settings", Settings)
+        if not isinstance(settings, type) or not issubclass(settings, Settings):
+            raise UsageError(f"method.name: the Settings of {self.name!r} are not made from fedceo.methods.Settings")
+        return found
+
+    @property
+    def given(self) -> Settings:
+        """The fields as the class knows them."""
+        settings: type[Settings] = getattr(self.kind, "Settings", Settings)
+        try:
+            return settings.model_validate(self.model_extra or {})
+        except ValidationError as error:
+            first = error.errors()[0]
+        place = ".".join(map(str, ("method", *first["loc"])))
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(str(first["loc"][-1]), settings.model_fields, n=1)
+            raise UsageError(f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else ""))
+        got = "" if isinstance(first["input"], dict) else f", got {first['input']!r}"
+        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ')}{got}")
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        return self.given.record_steps(batches, epochs)
+
+    def server_step(self, rate: float) -> float:
+        return self.given.server_step(rate)
+
+    @property
+    def steps_at_server(self) -> bool:
+        return self.given.steps_at_server
+
+    @property
+    def release(self) -> str:
+        """Nobody has to say: what needs single uploads has no proof but the server's row."""
+        return "stored" if self.kind.needs_stack else "average"
+
+
 METHODS = (FedAvg, DPFedAvg, DPFedSGD, FedProx, BlurLus, PPSGD, Centaur, JainAnil, FedCEO, DPFedSAM, DPFedLS)
 
-Method = Annotated[
+Known = Annotated[
     FedAvg | DPFedAvg | DPFedSGD | FedProx | BlurLus | PPSGD | Centaur | JainAnil | FedCEO | DPFedSAM | DPFedLS,
     Field(discriminator="name"),
 ]
+
+
+def _kind(method: Any) -> str:
+    name = method.get("name") if isinstance(method, Mapping) else getattr(method, "name", None)
+    return "own" if isinstance(name, str) and is_own(name) else "known"
+
+
+Method = Annotated[Annotated[Known, Tag("known")] | Annotated[Own, Tag("own")], Discriminator(_kind)]

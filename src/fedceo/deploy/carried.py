@@ -2,7 +2,7 @@
 
 from fedceo.config import Experiment
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, Centaur, JainAnil
+from fedceo.method_settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.spending import with_solved_noise
 
@@ -27,6 +27,8 @@ def check_carried(experiment: Experiment) -> None:
             f'method.name: "{method.name}" keeps a part of the model on each client, and a node that restarts forgets '
             "its part; expected a method that needs nothing but uploads"
         )
+    if isinstance(method, Own):
+        raise UsageError(f'method.name: "{method.name}" is your own, and nodes have the methods of this library alone')
     if experiment.cohort.dropout:
         raise UsageError(
             f"cohort.dropout: {experiment.cohort.dropout:g}, expected 0: it simulates absence, and nodes are absent "

@@ -192,7 +192,8 @@ class MethodStrategy(Strategy):
         if entry.released:
             models = stack([uploads[client] for client in reported])
             taken = Stack(models, reported, torch.ones(len(reported), dtype=torch.float64), nonfinite=0)
-            state, about = self.method.aggregate(self.state, taken, entry.round)
+            seen = taken if self.method.needs_stack else taken.alone()
+            state, about = self.method.aggregate(self.state, seen, entry.round)
             record |= about
         else:
             state, record["discarded"] = self.method.idle(self.state), True

@@ -19,6 +19,7 @@ from fedceo.method_settings import (
     FedCEO,
     FedProx,
     JainAnil,
+    Own,
 )
 from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
@@ -154,11 +155,13 @@ def make_method(experiment: Experiment, weights: Weights, clip: float, noise: fl
         clip: C, which moves where clipping is adaptive.
         noise: standard deviation of the noise in an entry of an upload.
     """
-    from fedceo.methods import fedavg, fedceo, local, personal
+    from fedceo.methods import fedavg, fedceo, local, own, personal
 
     settings, train = experiment.method, experiment.train
     server = fedavg.Server(train.server_optimizer, settings.server_step(train.server_learning_rate))
     match settings:
+        case Own():
+            return own.make_own(settings, server, clip, noise)
         case FedCEO():
             return fedceo.FedCEO(settings, noise)
         case PPSGD():

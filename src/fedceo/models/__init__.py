@@ -18,8 +18,9 @@ from fedceo.models.lenet5 import LeNet5
 from fedceo.models.logistic import Logistic
 from fedceo.models.lstm import LSTM
 from fedceo.models.mlp import MLP
-from fedceo.models.named import is_own, own_maker
+from fedceo.models.named import own_maker
 from fedceo.models.small_cnn import SmallCNN
+from fedceo.own import is_own
 
 MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": MLP,

@@ -1,13 +1,8 @@
 """An architecture of the user's own, named in an experiment file as "module:callable"."""
 
 import math
-import sys
-import traceback
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +10,15 @@ import torch
 from torch import nn
 
 from fedceo.errors import UsageError
-
-
-def is_own(name: str) -> bool:
-    return ":" in name
+from fedceo.own import call, find, is_own
 
 
 def own_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
     """What makes a model of (shape of a record, number of classes), to be called when the seed is set.
 
-    The module is looked for in the working directory, then among what is installed. It is imported here: what it draws
-    meanwhile must not decide the first weights.
+    The module is imported here: what it draws meanwhile must not decide the first weights.
     """
-    module, _, attribute = name.partition(":")
-    _check_there(name, module)
-    found = _call(name, import_module, module)
-    if not hasattr(found, attribute):
-        near = get_close_matches(attribute, vars(found), n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(f"model.name: {name!r}, but {module} has no {attribute!r}{hint}")
-    make = getattr(found, attribute)
+    make = find("model.name", name)
     if isinstance(make, nn.Module) or not callable(make):
         kind = type(make).__name__
         raise UsageError(f"model.name: {name!r} is a {kind}, expected a callable that takes (shape, classes)")
@@ -42,7 +26,7 @@ def own_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
 
 
 def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: int) -> nn.Module:
-    model = _call(name, make, shape, classes)
+    model = call("model.name", name, make, shape, classes)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         raise UsageError(f"model.name: {name!r} gives {type(model).__name__}, expected a torch module with parameters")
     return model
@@ -70,26 +54,3 @@ def check_unchanged(noted: Sequence[float] | None, name: str, shape: Sequence[in
     now = own_answers(name, tuple(shape), classes)
     if len(now) != len(noted) or not torch.allclose(torch.tensor(now), torch.tensor(noted), rtol=1e-3, atol=1e-4):
         raise UsageError(f"{where}: was made with another {name}, whose code has changed since")
-
-
-def _check_there(name: str, module: str) -> None:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        known = find_spec(module) is not None
-    except (ImportError, ValueError):  # a package on the way to it is missing, or it is no name of a module
-        known = False
-    if not known:
-        raise UsageError(f"model.name: {name!r}, but there is no module {module!r} in {here} or installed")
-
-
-def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's answer; whatever the user's code raises in it is said in a line and kept as the cause."""
-    try:
-        return function(*arguments)
-    except (Exception, SystemExit) as error:
-        first = str(error).partition("\n")[0]
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({Path(frame.filename).name}, line {frame.lineno})"
-        raise UsageError(f"model.name: {name!r} failed with {type(error).__name__}: {first}{place}") from error

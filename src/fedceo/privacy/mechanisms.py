@@ -42,6 +42,10 @@ class Stack:
         share = self.sizes / self.sizes.sum()
         return {name: torch.tensordot(share.to(w), w, dims=1) for name, w in self.weights.items()}
 
+    def alone(self) -> "Mean":
+        """The mean and nothing of single uploads: all that a method which does not need them is given."""
+        return Mean(self.mean(), float(len(self.clients)), self.nonfinite, self.unclipped)
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -60,6 +64,9 @@ class Mean:
 
     def mean(self) -> dict[str, Tensor]:
         return self.weights
+
+    def alone(self) -> "Mean":
+        return self
 
 
 Uploads = Stack | Mean

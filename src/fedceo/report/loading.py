@@ -139,7 +139,11 @@ def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
     for run in runs:
         table = run.experiment.model_dump(exclude=set(NOT_COMPARED))
         noted = run.result or {}
-        same = [table, run.result is not None, *(noted.get(name) for name in ("model", "own_model", "test_digest"))]
+        same = [
+            table,
+            run.result is not None,
+            *(noted.get(name) for name in ("model", "own_model", "own_method", "test_digest")),
+        ]
         groups.setdefault(json.dumps(same), []).append(run)
     for key, found in groups.items():
         groups[key] = list({run.experiment.seed: run for run in reversed(found)}.values())[::-1]

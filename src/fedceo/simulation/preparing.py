@@ -13,8 +13,11 @@ from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
+from fedceo.method_settings import Own
+from fedceo.methods import make_method
+from fedceo.methods.own import try_out
 from fedceo.models import build_model, parameters_of
-from fedceo.models.named import is_own
+from fedceo.own import is_own
 from fedceo.privacy.ledger import Entry
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
@@ -52,6 +55,8 @@ def prepare(
         raise UsageError(f"data: {type(data).__name__}, expected a Federation or a Source, as from_arrays makes")
     if not isinstance(model, nn.Module | None) or (model is not None and not parameters_of(model)):
         raise UsageError(f"model: {type(model).__name__}, expected a torch module with parameters")
+    if isinstance(experiment.method, Own):
+        experiment.method.given  # noqa: B018 - a mistake in it is said before data are read
     if isinstance(data, Federation):
         federation = data
     elif data is not None:
@@ -71,6 +76,10 @@ def prepare(
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
     if is_foreign:
         _try_out(simulation)
+    if isinstance(experiment.method, Own):
+        clip, noise = simulation.mechanism.clip, simulation.mechanism.upload_noise
+        method = make_method(experiment, simulation.state.weights, clip, noise)  # not the one that will be used
+        try_out(experiment.method, method, simulation.state.weights, local_work(experiment, 1, noise_multiplier))
     _, ended = next_round(simulation, budget_of(simulation))
     if ended is not None:
         raise UsageError(ended)

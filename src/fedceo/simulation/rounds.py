@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, Centaur, JainAnil
+from fedceo.method_settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import Contribution, Statistics, last_layer
+from fedceo.methods.own import check_phases
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Uploads, finite_rows, make_mechanism
@@ -111,7 +112,8 @@ class Simulation:
         if entry.released:
             uploads, losses = self._train(entry)
             with self.clock.during("server step"):
-                self.state, about = self.method.aggregate(self.state, uploads, t)
+                seen = uploads if self.method.needs_stack else uploads.alone()
+                self.state, about = self.method.aggregate(self.state, seen, t)
             record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
             if uploads.unclipped is not None:
                 record["clip"] = self.clip
@@ -145,7 +147,11 @@ class Simulation:
 
     def phases(self, t: int) -> Sequence[Work]:
         """What a client does in round t, one after another."""
-        return self.method.phases(local_work(self.experiment, t, self.noise_multiplier))
+        settings, work = self.experiment.method, local_work(self.experiment, t, self.noise_multiplier)
+        phases = self.method.phases(work)
+        if isinstance(settings, Own):
+            check_phases(settings, phases, work)
+        return phases
 
     def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
         """The privatised uploads of those who report, and the mean loss of those who train."""

@@ -20,6 +20,7 @@ from fedceo.config import Experiment
 from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.methods.fedceo import FedCEO
+from fedceo.methods.own import about_own, check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.models.named import check_unchanged
 from fedceo.privacy.ledger import Ledger
@@ -114,6 +115,7 @@ def resume(
         check_unchanged(
             about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
         )
+        check_same_method(about, experiment.method, folder.path)
         if about["identity"] != identity(simulation):
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
@@ -234,4 +236,5 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
         "identity": identity(simulation),
         **own_model_of(simulation),
+        **about_own(simulation.experiment.method),
     }

@@ -10,7 +10,9 @@ import torch
 from fedceo import __version__
 from fedceo.config import Experiment
 from fedceo.data import Federation
-from fedceo.models.named import is_own, own_answers
+from fedceo.methods.own import about_own
+from fedceo.models.named import own_answers
+from fedceo.own import is_own
 from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.spending import spent_rows
 
@@ -107,6 +109,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "test_digest": data.test_digest,
         "model": simulation.model_name,
         **own_model_of(simulation),
+        **about_own(experiment.method),
         "regime": REGIMES[experiment.privacy.mechanism],
         "noise_multiplier": simulation.noise_multiplier,
         "seed": experiment.seed,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedceo.errors import UsageError
+from fedceo.methods.own import check_same_method
 from fedceo.models.named import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import with_absolute_places
@@ -82,6 +83,7 @@ def _check(cell: Cell) -> None:
         was = folder.result()
         name = cell.experiment.model.name
         check_unchanged(was.get("own_model"), name, was["record_shape"], was["classes"], cell.folder)
+        check_same_method(was, cell.experiment.method, cell.folder)
 
 
 def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:

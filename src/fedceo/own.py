@@ -1,0 +1,68 @@
+"""Models and methods of the user's own, which experiment files name as "module:name"."""
+
+import ast
+import hashlib
+import inspect
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedceo.errors import UsageError
+
+
+def is_own(name: str) -> bool:
+    return ":" in name
+
+
+def find(field: str, name: str) -> Any:
+    """What "module:name" means; the module is looked for in the working directory, then among what is installed.
+
+    Args:
+        field: the field of the experiment file that says so, for errors.
+    """
+    module, _, attribute = name.partition(":")
+    _check_there(field, name, module)
+    found = call(field, name, import_module, module)
+    if not hasattr(found, attribute):
+        near = get_close_matches(attribute, vars(found), n=1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{field}: {name!r}, but {module} has no {attribute!r}{hint}")
+    return getattr(found, attribute)
+
+
+def call(field: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's answer; whatever the user's code raises in it is said in a line and kept as the cause."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as error:
+        first = str(error).partition("\n")[0]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({Path(frame.filename).name}, line {frame.lineno})"
+        raise UsageError(f"{field}: {name!r} failed with {type(error).__name__}: {first}{place}") from error
+
+
+def digest_of_code(kind: type) -> str:
+    """Of what a class says, comments and layout aside; nothing where its source is not to be had."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()
+
+
+def _check_there(field: str, name: str, module: str) -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        known = module in sys.modules or find_spec(module) is not None
+    except (ImportError, ValueError):  # a package on the way to it is missing, or it is no name of a module
+        known = False
+    if not known:
+        raise UsageError(f"{field}: {name!r}, but there is no module {module!r} in {here} or installed")
