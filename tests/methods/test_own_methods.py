@@ -258,3 +258,14 @@ def test_where_such_a_method_cannot_go(mine: str) -> None:
     system = parse_experiment(table | {"privacy": table["privacy"] | {"randomness": "system"}})
     with pytest.raises(UsageError, match="is your own, and nodes have the methods of this library alone"):
         check_carried(system)
+
+
+def test_the_method_of_the_documentation_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    lines = page[page.index("    # mine.py") : page.index("and an experiment file names it")].splitlines()
+    (tmp_path / "mine.py").write_text("\n".join(line[4:] for line in lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run = fedceo.run(table_of("mine:TrimmedMean", trim=2))
+    assert run.finished and run.result["own_method"]["settings"] == {"trim": 2}
+    sys.modules.pop("mine")
