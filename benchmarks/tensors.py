@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.tensors import truncated_tsvd
+from fedceo.tensors import truncated_tsvd, truncated_tsvds
 
 LENET5 = {
     "conv1.weight": (75, 32), "conv1.bias": (1, 32), "conv2.weight": (800, 64), "conv2.bias": (1, 64),
@@ -81,7 +81,7 @@ def whole_by_torch(w: Tensor, threshold: float) -> Tensor:
 
 
 def smooth_all(tensors: dict[str, Tensor], thresholds: dict[str, float]) -> list[Tensor]:
-    return [truncated_tsvd(w, thresholds[name]) for name, w in tensors.items()]
+    return truncated_tsvds(list(tensors.values()), [thresholds[name] for name in tensors])
 
 
 def seconds(work: Callable[[], object], device: str, repeats: int) -> float:
