@@ -92,6 +92,30 @@ def assert_accurate_together(device: str, fraction: float) -> None:
                 assert not out.any()
 
 
+@pytest.mark.parametrize("fraction", [1e-7, 1e-8, 3e-9, 1e-9, 1e-10])
+@pytest.mark.parametrize("shape", [(40, 12, 10), (90, 64, 3), (12, 40, 4)])
+def test_thresholds_next_to_nothing_of_low_rank(shape: tuple[int, int, int], fraction: float, path: str) -> None:
+    """Singular values of zero below a threshold so small that rounding is larger than its square."""
+    d, h, k = shape
+    rng = torch.Generator().manual_seed(0)
+    one = torch.randn(d, 1, generator=rng) @ torch.randn(1, h, generator=rng)
+    for w in (one[:, :, None].expand(shape).clone(), one[:, :, None] * torch.randn(k, generator=rng)):
+        assert_accurate(w, threshold_at(w, fraction))
+
+
+def test_the_largest_numbers_and_what_is_wrong_among_several(path: str) -> None:
+    for dtype, size in ((torch.float32, 2.5e38), (torch.float64, 1.5e308)):
+        w = make("noise", (6, 5, 4), dtype, 0)
+        w = w / w.abs().max()
+        big = truncated_tsvds([w * size, w], [0.3 * size, 0.3])
+        assert torch.allclose(big[0] / size, big[1], atol=1e-6)
+    good, bad = torch.ones(3, 2, 2), torch.tensor(float("nan")).expand(3, 2, 2)
+    with pytest.raises(ValueError, match=r"tensors\[1\] must be finite"):
+        truncated_tsvds([good, bad], [1.0, 1.0])
+    with pytest.raises(ValueError, match=r"thresholds: 1, expected one for each of 2 tensors"):
+        truncated_tsvds([good, good], [1.0])
+
+
 def test_what_does_not_fit_together_is_worked_in_turns(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     layers = [make("signal and noise", shape, torch.float32, 0) for shape in ((30, 20, 25), (8, 40, 25), (1, 9, 3))]
     thresholds = [threshold_at(w, 0.1) for w in layers]

@@ -34,7 +34,10 @@ SMALL = 128
 """Columns up to which matrices of different sizes share a batch on a GPU."""
 
 TOGETHER_BYTES = 2**29
-"""Working memory of the filters that a GPU makes at the same time."""
+"""Working memory for what a GPU works on at the same time."""
+
+MOST_CONDITION = 1e14
+"""The largest G / tau^2 whose inverse square root products can find: beyond it rounding makes eigenvalues negative."""
 
 
 def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
@@ -46,7 +49,7 @@ def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
         if not prefers_products(matrices):
             yield k, shrink(*stack)
             continue
-        needs = 8 * 16 * len(matrices) * min(matrices.shape[1:]) ** 2
+        needs = 16 * len(matrices) * (8 * min(matrices.shape[1:]) ** 2 + 4 * matrices[0].numel())
         if waiting and held + needs > TOGETHER_BYTES:
             yield from zip(waiting, shrink_together(list(waiting.values())), strict=True)
             waiting, held = {}, 0
@@ -58,8 +61,6 @@ def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
 
 def shrink(matrices: Tensor, tau: Floats, total: float) -> Tensor:
     """SVT of each matrix of a stack at its own threshold."""
-    if prefers_products(matrices):
-        return shrink_together([(matrices, tau, total)])[0]
     if matrices.shape[1] < matrices.shape[2]:
         return shrink(matrices.mH, tau, total).mH
     single = matrices.real.dtype == torch.float32
@@ -84,9 +85,9 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Float
     gram = _gram(matrices, precision)
     limit = _limit(tau, precision)
     for upper, lower in bounds(gram):
-        largest = upper.to("cpu", torch.float64).numpy()
-        if not ((largest > limit) & (lower.to("cpu", torch.float64).numpy() < limit)).any():
-            break  # closer bounds would decide nothing
+        if not gram.is_cuda and not ((upper.numpy() > limit) & (lower.numpy() < limit)).any():
+            break  # closer bounds would decide nothing; a GPU finds them in less time than it takes to ask
+    largest = upper.to("cpu", torch.float64).numpy()
     is_zero = largest <= limit
     is_fine = _rounding(precision, largest, tau) <= tolerance
     here, later = is_fine & ~is_zero, ~is_fine & ~is_zero
@@ -103,9 +104,11 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Float
 
 
 def _shrink_by_svd(matrices: Tensor, tau: Floats) -> Tensor:
-    """In float64: a GPU's float32 SVD is a hundred times less accurate than its type, and this is rarely needed."""
-    precise = matrices.to(torch.promote_types(matrices.dtype, torch.float64))
-    u, s, vh = torch.linalg.svd(precise, full_matrices=False, driver="gesvd" if matrices.is_cuda else None)
+    """A GPU's SVD is a hundred times less accurate than its type, unless it is told which to take, and in float64."""
+    precise, driver = matrices, None
+    if matrices.is_cuda:
+        precise, driver = matrices.to(torch.promote_types(matrices.dtype, torch.float64)), "gesvd"
+    u, s, vh = torch.linalg.svd(precise, full_matrices=False, driver=driver)
     kept = (s.unsqueeze(1) - columns(s, tau)[0]).clamp_min(0)
     return ((u * kept) @ vh).to(matrices.dtype)
 
@@ -160,7 +163,7 @@ class _Batch:
 
     def shrink(self, largest: Floats, tau: Floats, tolerance: Floats) -> list[Tensor]:
         is_zero = largest <= _limit(tau, torch.float64)
-        is_fine = _rounding(torch.float64, largest, tau) <= tolerance
+        is_fine = (_rounding(torch.float64, largest, tau) <= tolerance) & (largest <= MOST_CONDITION * tau**2)
         keep = self._filters(is_fine & ~is_zero, tau, largest, tolerance)
         counts = [len(m) for m in self.stacks]
         shrunk = [self._apply(k, p) for k, p in enumerate(torch.split(keep, counts))]

@@ -7,12 +7,13 @@ How it is made fast without losing digits:
 - a slice of one row or column has its norm as its only singular value;
 - any other slice A (on its thin side, n columns) is multiplied by one n x n filter made from its Gram matrix, see
   fedceo.tensors.shrinkage; where squaring the condition number would cost accuracy, an SVD takes its place;
-- rows and frequencies are worked in chunks, so that beside input, spectrum and output only CHUNK_BYTES are held;
+- rows and frequencies are worked in chunks, so that beside input, spectrum and output little more than CHUNK_BYTES is
+  held, on a GPU TOGETHER_BYTES of fedceo.tensors.shrinkage;
 - a GPU is fastest when it has much to do: tensors that are given together are worked together.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,18 +46,20 @@ def truncated_tsvd(w: Tensor, threshold: float | Tensor, shrink_all: ShrinkAll =
     The error is below 1e-5 ||W||_F in float32 and 1e-12 ||W||_F in float64, whatever the threshold.
     """
     check_form(w, "w")
-    return _truncate([w], [frequency_thresholds(threshold, w.shape[2])], shrink_all)[0]
+    return _truncate({"w": w}, [frequency_thresholds(threshold, w.shape[2])], shrink_all)[0]
 
 
 def truncated_tsvds(tensors: Sequence[Tensor], thresholds: Sequence[float | Tensor]) -> list[Tensor]:
     """`truncated_tsvd` of several tensors, a model's layers for instance: faster on a GPU than one by one."""
-    for w in tensors:
-        check_form(w, "w")
+    if len(tensors) != len(thresholds):
+        raise ValueError(f"thresholds: {len(thresholds)}, expected one for each of {len(tensors)} tensors")
+    for i, w in enumerate(tensors):
+        check_form(w, f"tensors[{i}]")
     taus = [frequency_thresholds(threshold, w.shape[2]) for w, threshold in zip(tensors, thresholds, strict=True)]
     return [
         out
         for pack in _packs(tensors)
-        for out in _truncate([tensors[i] for i in pack], [taus[i] for i in pack], shrink_here)
+        for out in _truncate({f"tensors[{i}]": tensors[i] for i in pack}, [taus[i] for i in pack], shrink_here)
     ]
 
 
@@ -75,9 +78,11 @@ def _packs(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 @torch.no_grad()
-def _truncate(tensors: Sequence[Tensor], taus: Sequence[Floats], shrink_all: ShrinkAll) -> list[Tensor]:
-    spectra = _to_frequencies(tensors)
-    taus = [tau / scale for tau, (_, _, scale) in zip(taus, spectra, strict=True)]
+def _truncate(named: Mapping[str, Tensor], taus: Sequence[Floats], shrink_all: ShrinkAll) -> list[Tensor]:
+    """named: the tensors by what an error should call them."""
+    tensors, spectra = list(named.values()), _to_frequencies(named)
+    with np.errstate(over="ignore"):  # a threshold beyond all numbers is one that leaves nothing
+        taus = [tau / scale for tau, (_, _, scale) in zip(taus, spectra, strict=True)]
     stacks: list[tuple[Tensor, slice | list[int], bool, Floats, float]] = []
     for w, tau, (slices, norms, _) in zip(tensors, taus, spectra, strict=True):
         if min(w.shape[:2]) == 1:
@@ -131,23 +136,24 @@ def _chunk_bytes(w: Tensor) -> int:
     return CHUNK_BYTES.get(w.device.type, CHUNK_BYTES["cpu"])
 
 
-def _to_frequencies(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Floats, float]]:
+def _to_frequencies(named: Mapping[str, Tensor]) -> list[tuple[Tensor, Floats, float]]:
     """Of each: the DFT over clients of w / scale, (floor(K/2)+1, d, h), the norm of each slice, and the scale.
 
     The scale is 1 unless squares of the entries could leave the range of the numbers, and else a power of two, which
     changes no digit. One transfer brings everything that the host must know of the values.
     """
+    tensors = named.values()
     spectra = [_transform(w) for w in tensors]
     sizes = [torch.linalg.vector_norm(slices, dim=(1, 2)) for slices in spectra]
     about = [torch.cat([torch.stack(w.aminmax()), size]) for w, size in zip(tensors, sizes, strict=True)]
     values = torch.cat(about).tolist()
     found = []
-    for w, slices in zip(tensors, spectra, strict=True):
+    for (name, w), slices in zip(named.items(), spectra, strict=True):
         (low, high), norms, values = values[:2], values[2 : 2 + len(slices)], values[2 + len(slices) :]
-        check_finite([low, high], "w")
+        check_finite([low, high], name)
         peak, scale = max(-low, high), 1.0
         if not 1e-9 < peak < 1e9 and peak > 0:
-            scale = 2.0 ** math.frexp(peak)[1]
+            scale = 2.0 ** (math.frexp(peak)[1] - 1)  # one less, or that of the largest numbers would be no number
             slices = _transform(w / scale)
             norms = torch.linalg.vector_norm(slices, dim=(1, 2)).tolist()
         found.append((slices, np.array(norms), scale))
