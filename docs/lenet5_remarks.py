@@ -30,6 +30,8 @@ def cautions(cells: dict[str, Found]) -> str:
     last = [row["last"] for row in rows if row["run"].startswith("UDP-FedAvg, lr 0.01, TF32")]
     (fedceo,) = (row["last"] for row in rows if row["run"].startswith("FedCEO, lr 0.01, TF32"))
     udp, ppsgd = (cells[f"{SETTING}-1.0/{method}"] for method in ("udp-fedavg", "ppsgd"))
+    at_003 = load(FINALISTS)[f"{SETTING}-1.0/udp-fedavg"], cells[f"{SETTING}-1.5/udp-fedavg"]
+    less_noise = difference(*(found.by_seed("last") for found in at_003))
     tops = [run["result"]["accuracy"]["best_round"] for run in udp.done]
     (failed,) = (t for t in trials_of(f"{SETTING}-1.0/ppsgd") if t["train.learning_rate"] == 0.1)
     return (
@@ -44,8 +46,8 @@ def cautions(cells: dict[str, Found]) -> str:
         f"- sigma_g = 1: all but PPSGD chose 0.1, at which they fall again (UDP-FedAvg after rounds {min(tops)} to "
         f"{max(tops)},\n  from {spread(udp.percent('best'))} to {spread(udp.percent('last'))}); PPSGD was at "
         f"{100 * failed['validation_accuracy']:.1f} in its trial at 0.1 and at its 0.01 ends at\n  "
-        f"{spread(ppsgd.percent('last'))}. That sigma_g = 1.5 shows more accuracy than sigma_g = 1 is the rates' "
-        "doing:\n  see below.\n"
+        f"{spread(ppsgd.percent('last'))}. With 0.03 for both (below) less noise is ahead again: UDP-FedAvg at sigma_g = 1\n"
+        f"  less 1.5 is {shown(less_noise)}.\n"
     )
 
 

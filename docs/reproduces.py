@@ -6,6 +6,7 @@ python docs/reproduces.py
 import json
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from paper_tables import ACCURACY, SIGMAS
 from runs_found import FINALISTS, NAMES, ROOT, Found, difference, load, markdown, shown, spread, trials_of
@@ -45,25 +46,32 @@ Where nothing else is said it is `own`.
   sigma_g = 1.5, by one point where the paper has sixteen, not told apart at 1 and below at 2; with vartheta = 1 it is
   above at 1.5, by a quarter of a point, and at 2, with [cautions](results.md#lenet-5-on-cifar-10). The MLP, where they
   are LeNet-5's: three times not told apart, three times below.
-- **FedCEO's number for LeNet-5 at sigma_g = 1 comes out, and UDP-FedAvg's is then the same**: with the rate
-  [chosen by whole runs](results.md#the-rate-chosen-at-full-length) {fedceo_whole} and {udp_whole}, difference
-  {whole}; the paper has {fedceo_paper} and {udp_paper}.
+- **With a better rate UDP-FedAvg alone comes near FedCEO's number for LeNet-5 at sigma_g = 1.** At 0.03, the better of
+  0.03 and 0.1 [in whole runs](results.md#the-rate-chosen-at-full-length), UDP-FedAvg has {whole_udp},
+  FedCEO {whole_fedceo} and with vartheta = 1 {whole_one}; the paper has {paper_udp}, {paper_fedceo} and
+  {paper_one}. One number of three near the paper's, at a rate that is not the paper's, is no reproduction. The tables
+  below have the rates that short trials chose.
 - **UDP-FedAvg's numbers come out at the paper's learning rate, 0.1**, for the MLP with iid clients, about for LeNet-5
   at sigma_g = 1, and for LeNet-5 at sigma_g = 2 as the best round of a run that diverges
   ([numbers](#at-the-papers-learning-rate-01)). For two label shards no single rate gives all three. Tuned, it is better
   than in the paper in eight cells of nine, by up to twenty points.
-- **At 0.1 FedCEO's numbers for LeNet-5 do not come out**, neither with `own` nor with the program's restart
-  ([one seed](#which-restart-is-the-papers)).
+- **At 0.1 FedCEO's numbers for LeNet-5 do not come out**, neither with `own` (whole runs at sigma_g = 1, trials of 60
+  rounds at 1.5 and 2) nor with the program's restart ([one seed](#which-restart-is-the-papers)). At sigma_g = 1 a lead
+  does with the latter: {lenet_lead:+.1f} points over UDP-FedAvg of that seed, which is its worst of three.
 - **For the MLP with iid clients they come out at 0.1 with the program's restart, and so does a good part of its lead**:
-  in the last round measured between smoothings all six numbers are within {within:.1f} points of the paper's, and
-  the lead is {leads} points, where the paper has {papers}
-  ([table](#which-restart-is-the-papers)).
-- **That lead is the restart's, not the smoothing's** (lambda and vartheta are LeNet-5's: the paper gives no others).
-  With a threshold of nothing (`stored-unsmoothed`) it is {bare} points; smoothing adds
-  {added}. With any other restart (`own`, `mean`, `slot`) FedCEO leads
-  by at most {most:.2f} points. Our reading: clients that start from models of their own, ten rounds old, average over
-  rounds, which helps where the rate is too large.
-- **At 0.01 that lead is gone**: UDP-FedAvg is above `stored` by {at_001} points.
+  in round {between}, the last measured between smoothings, all six numbers are within {within:.1f} points of the
+  paper's, and the lead is {leads} points, where the paper has
+  {papers} ([table](#which-restart-is-the-papers)); averaged over such rounds after 200 it is {late}.
+  In the last round, right after a smoothing, it is {last}.
+- **That lead is the restart's, not the smoothing's**, as far as it was tested: with a threshold of next to nothing
+  (`stored-unsmoothed`) it is {bare}; smoothing adds
+  {added}.
+  At sigma_g = 1 the scheduled threshold is about 0.01, and nothing else was to be expected; the test is 1.5 and 2. The
+  paper gives no lambda for the MLP, these are LeNet-5's, and with others smoothing may do more. With any other restart
+  (`own`, `mean`, `slot`) FedCEO leads by at most {most:.2f} points. Our reading: clients that start from models of
+  their own, ten rounds old, average over rounds, which helps where the rate is too large.
+- **At 0.01 that lead is gone**: UDP-FedAvg is above `stored` by {at_001} points, and at sigma_g = 2 smoothing
+  costs {cost} points. At 0.03, which trials chose for the MLP, `stored` has not been run.
 """
 
 TAIL = """## How sure
@@ -96,31 +104,48 @@ def in_short(cells: dict[str, Found]) -> str:
         for mode, method in (("udp-fedavg", "udp-fedavg"), ("stored", "fedceo"))
     ]
     papers = [ACCURACY[_row(sigma, "fedceo")] - ACCURACY[_row(sigma, "udp-fedavg")] for sigma in SIGMAS]
-    udp, fedceo = (LENET5.format("1.0", method) for method in ("udp-fedavg", "fedceo"))
-    whole = load(FINALISTS)
-    added = (
-        difference(*(_mode(cells, sigma, mode, "0.1").at(BETWEEN) for mode in ("stored", "stored-unsmoothed")))
-        for sigma in SIGMAS
-    )
+    udp, one, fedceo = (LENET5.format("1.0", method) for method in ("udp-fedavg", "fedceo-ratio-1", "fedceo"))
+    whole, stored = load(FINALISTS), _mode(cells, "1.0", "stored", "0.1", "lenet5")
+    named = {"udp": udp, "one": one, "fedceo": fedceo}
     return SHORT.format(
-        fedceo_whole=spread(whole[fedceo].percent("last")),
-        udp_whole=spread(whole[udp].percent("last")),
-        whole=shown(difference(whole[fedceo].by_seed("last"), whole[udp].by_seed("last"))),
-        fedceo_paper=ACCURACY[fedceo],
-        udp_paper=ACCURACY[udp],
-        bare=_listed([lead(cells, sigma, "stored-unsmoothed", "0.1")[0] for sigma in SIGMAS]),
-        added=_listed([shown(each) for each in added]),
-        most=max(lead(cells, sigma, mode, "0.1")[0] for sigma in SIGMAS for mode in ("own", "mean", "slot")),
+        **{f"whole_{each}": spread(whole[name].percent("last")) for each, name in named.items()},
+        **{f"paper_{each}": ACCURACY[name] for each, name in named.items()},
+        lenet_lead=stored.by_seed("last")[0] - cells[udp].by_seed("last")[0],
+        between=BETWEEN,
         within=max(off),
-        leads=_listed([lead(cells, sigma, "stored", "0.1")[0] for sigma in SIGMAS]),
+        leads=_listed([shown(lead(cells, sigma, "stored", "0.1")) for sigma in SIGMAS]),
         papers=_listed(papers),
+        late=_listed([late_lead(cells, sigma, "stored", "0.1") for sigma in SIGMAS]),
+        last=_listed([shown(_less(cells, sigma, "stored", "udp-fedavg", "0.1", "last")) for sigma in SIGMAS]),
+        bare=_listed([shown(lead(cells, sigma, "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
+        added=_listed([shown(_less(cells, sigma, "stored", "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
+        most=max(lead(cells, sigma, mode, "0.1")[0] for sigma in SIGMAS for mode in ("own", "mean", "slot")),
         at_001=_listed([-lead(cells, sigma, "stored", "0.01")[0] for sigma in SIGMAS]),
+        cost=shown(_less(cells, "2.0", "stored-unsmoothed", "stored", "0.01")).removeprefix("+"),
     )
 
 
 def lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> tuple[float, float]:
     """Over UDP-FedAvg between smoothings, the MLP with iid clients."""
-    return difference(*(_mode(cells, sigma, each, rate).at(BETWEEN) for each in (mode, "udp-fedavg")))
+    return _less(cells, sigma, mode, "udp-fedavg", rate)
+
+
+def late_lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> float:
+    """The same on average over the rounds after 200 that were measured between smoothings."""
+    ours, theirs = (_mode(cells, sigma, each, rate) for each in (mode, "udp-fedavg"))
+    interval = ours.done[0]["experiment"]["method"]["interval"]
+    rounds = [t for t in ours.done[0]["curves"]["round"] if t > 200 and t % interval]
+    return statistics.fmean(difference(ours.at(t), theirs.at(t))[0] for t in rounds)
+
+
+def _less(
+    cells: dict[str, Found], sigma: str, mode: str, other: str, rate: str, when: str = "between"
+) -> tuple[float, float]:
+    """One restart of the MLP less another, in the last round between smoothings or in the last."""
+    ours, theirs = (_mode(cells, sigma, each, rate) for each in (mode, other))
+    if when == "last":
+        return difference(ours.by_seed("last"), theirs.by_seed("last"))
+    return difference(ours.at(BETWEEN), theirs.at(BETWEEN))
 
 
 def _listed(values: Sequence[float | str]) -> str:
@@ -174,8 +199,7 @@ def _is(cell: str, method: str) -> bool:
 
 def at_the_papers_rate(cells: dict[str, Found]) -> str:
     """UDP-FedAvg and FedCEO at 0.1, from the trials of the tuning and the benchmark of the diverging runs."""
-    timed = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
-    diverging = [row["best"] for row in timed if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
+    diverging = [row["best"] for row in _timed() if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
     lenet5 = "paper/table1/cifar10-lenet5/sigma"
     lines = [
         "## At the paper's learning rate, 0.1",
@@ -226,13 +250,20 @@ def restarts(cells: dict[str, Found]) -> str:
         for rate in RATES
         for sigma in SIGMAS
     ]
+    rows = {row["run"]: row for row in _timed()}
+    slow, quick = (rows[f"UDP-FedAvg, lr {rate}, TF32, seed 0"] for rate in ("0.01", "0.1, 120 rounds"))
+    timed = {
+        ("2.0", "0.01"): f"{slow['last']:.2f} ({slow['best']:.2f})*",
+        ("2.0", "0.1"): f"{quick['last']:.2f} ({quick['best']:.2f})*, 120 rounds",
+    }
     lenet5 = []
     for rate in RATES:
         for sigma in SIGMAS:
             udp, fedceo = (LENET5.format(sigma, method) for method in ("udp-fedavg", "fedceo"))
             stored = _mode(cells, sigma, "stored", rate, "lenet5")
-            columns = (f"{ACCURACY[udp]:.2f}", _of_seed_0(cells[udp], rate), f"{ACCURACY[fedceo]:.2f}")
-            lenet5.append((sigma, rate, *columns, _of_seed_0(stored, rate)))
+            other = timed.get((sigma, rate), "-")
+            columns = (f"{ACCURACY[udp]:.2f}", _of_seed_0(cells[udp], rate) or other, f"{ACCURACY[fedceo]:.2f}")
+            lenet5.append((sigma, rate, *columns, _of_seed_0(stored, rate) or "-"))
     head = ("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", *list(MODES)[1:])
     return "\n".join(
         [
@@ -248,10 +279,17 @@ def restarts(cells: dict[str, Found]) -> str:
             "LeNet-5 with `stored`, last (best) of one seed, beside UDP-FedAvg of that seed where it ran at that rate:",
             "",
             markdown(("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", "stored"), lenet5),
-            "The other restarts of LeNet-5 (`experiments/modes/cifar10-lenet5`) have not been run.",
+            "* of `benchmarks/gpu_cifar10.py`, with other records for validation. The other restarts of LeNet-5",
+            "(`experiments/modes/cifar10-lenet5`) have not been run.",
             "",
         ]
     )
+
+
+def _timed() -> list[dict[str, Any]]:
+    """The runs of benchmarks/gpu_cifar10.py."""
+    rows: list[dict[str, Any]] = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
+    return rows
 
 
 def _row(sigma: str, method: str) -> str:
@@ -272,9 +310,9 @@ def _last_and_best(found: Found) -> str:
 
 
 def _of_seed_0(found: Found, rate: str) -> str:
-    """Last (best), if it was run at that rate."""
+    """Last (best), nothing if it was not run at that rate."""
     if {run["experiment"]["train"]["learning_rate"] for run in found.done} != {float(rate)}:
-        return "-"
+        return ""
     return f"{found.by_seed('last')[0]:.2f} ({found.by_seed('best')[0]:.2f})"
 
 

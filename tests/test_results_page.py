@@ -63,7 +63,10 @@ def test_what_the_pages_say_in_words_follows_from_the_numbers(results: ModuleTyp
     better = [statistics.fmean(found.percent("last")) - paper[name] for name, found in both.items() if "/udp-" in name]
     assert sum(gain > 0 for gain in better) == 8 and round(max(better)) == 20
     assert all(len(found.done) == 3 for found in both.values())
-    assert results.tally(both, "fedceo", "udp-fedavg")[0] == 1, "the README: seldom ahead"
+    above, open_, below = (
+        sum(counts) for counts in zip(*(results.tally(both, m, "udp-fedavg") for m in results.FEDCEO), strict=True)
+    )
+    assert above < open_ + below and below >= 3, "the README: small or absent in most, behind in several"
 
 
 def test_what_they_say_of_rates_chosen_by_whole_runs_follows_too(results: ModuleType) -> None:
@@ -72,7 +75,10 @@ def test_what_they_say_of_rates_chosen_by_whole_runs_follows_too(results: Module
     udp, *fedceo = (whole[f"{LENET5}-1.0/{method}"] for method in ("udp-fedavg", "fedceo", "fedceo-ratio-1"))
     assert len(whole) == 3 and all(len(each.done) == 3 for each in whole.values())
     assert [found.compare(each.by_seed("last"), udp.by_seed("last")) for each in fedceo] == ["open", "open"]
-    assert abs(statistics.fmean(fedceo[0].percent("last")) - results.ACCURACY[f"{LENET5}-1.0/fedceo"]) < 1, "comes out"
+    assert abs(statistics.fmean(udp.percent("last")) - results.ACCURACY[f"{LENET5}-1.0/fedceo"]) < 1, "comes near"
+    assert {run["experiment"]["train"]["learning_rate"] for each in whole.values() for run in each.done} == {0.03}
+    lasts = cells[f"{LENET5}-1.0/udp-fedavg"].by_seed("last")
+    assert lasts[0] == min(lasts.values()), "the seed of stored is its worst"
     for method in ("udp-fedavg", "fedceo", "fedceo-ratio-1"):
         less, more = whole[f"{LENET5}-1.0/{method}"], cells[f"{LENET5}-1.5/{method}"]
         assert statistics.fmean(less.percent("last")) > statistics.fmean(more.percent("last")), "less noise is ahead"
