@@ -46,8 +46,8 @@ def cautions(cells: dict[str, Found]) -> str:
         f"- sigma_g = 1: all but PPSGD chose 0.1, at which they fall again (UDP-FedAvg after rounds {min(tops)} to "
         f"{max(tops)},\n  from {spread(udp.percent('best'))} to {spread(udp.percent('last'))}); PPSGD was at "
         f"{100 * failed['validation_accuracy']:.1f} in its trial at 0.1 and at its 0.01 ends at\n  "
-        f"{spread(ppsgd.percent('last'))}. With 0.03 for both (below) less noise is ahead again: UDP-FedAvg at sigma_g = 1\n"
-        f"  less 1.5 is {shown(less_noise)}.\n"
+        f"{spread(ppsgd.percent('last'))}. With 0.03 for both (below) less noise is ahead again: UDP-FedAvg at\n"
+        f"  sigma_g = 1 less that at 1.5 is {shown(less_noise)}.\n"
     )
 
 

@@ -3,29 +3,12 @@
 python docs/reproduces.py
 """
 
-import json
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from paper_tables import ACCURACY, SIGMAS
+from restarts import BETWEEN, LENET5, MODES, last_and_best, late_lead, lead, less, mode_of, restarts, row_of, timed_runs
 from runs_found import FINALISTS, NAMES, ROOT, Found, difference, load, markdown, shown, spread, trials_of
-
-MODES = {
-    "udp-fedavg": "UDP-FedAvg",
-    "own": "our reading of Algorithm 2: from its smoothed model if it was in the round before, else from their mean. "
-    "The algorithm does not say what then; with K/N = 0.1 it is the case of nine clients in ten",
-    "mean": "everybody from the mean of the smoothed models, which is FedAvg with a soft-thresholded mean",
-    "slot": "the other reading of Algorithm 2: from the smoothed model of its place in the cohort",
-    "stored": "the authors' program: from the client's own last stored model, ten rounds old on average, without the "
-    "slip by which a client never seen resubmits another's weights",
-    "stored-resubmit": "the authors' program with that slip",
-    "stored-unsmoothed": "`stored` with a threshold of nothing: what old models do without smoothing",
-}
-RATES = ("0.1", "0.01")
-LENET5 = "paper/table1/cifar10-lenet5/sigma-{}/{}"
-BETWEEN = 295
-"""The last round of the runs by restart that was measured and had no smoothing."""
 
 HEAD = """# What reproduces
 
@@ -99,13 +82,13 @@ def page() -> str:
 
 def in_short(cells: dict[str, Found]) -> str:
     off = [
-        abs(statistics.fmean(_mode(cells, sigma, mode, "0.1").at(BETWEEN).values()) - ACCURACY[_row(sigma, method)])
+        abs(statistics.fmean(mode_of(cells, sigma, mode, "0.1").at(BETWEEN).values()) - ACCURACY[row_of(sigma, method)])
         for sigma in SIGMAS
         for mode, method in (("udp-fedavg", "udp-fedavg"), ("stored", "fedceo"))
     ]
-    papers = [ACCURACY[_row(sigma, "fedceo")] - ACCURACY[_row(sigma, "udp-fedavg")] for sigma in SIGMAS]
+    papers = [ACCURACY[row_of(sigma, "fedceo")] - ACCURACY[row_of(sigma, "udp-fedavg")] for sigma in SIGMAS]
     udp, one, fedceo = (LENET5.format("1.0", method) for method in ("udp-fedavg", "fedceo-ratio-1", "fedceo"))
-    whole, stored = load(FINALISTS), _mode(cells, "1.0", "stored", "0.1", "lenet5")
+    whole, stored = load(FINALISTS), mode_of(cells, "1.0", "stored", "0.1", "lenet5")
     named = {"udp": udp, "one": one, "fedceo": fedceo}
     return SHORT.format(
         **{f"whole_{each}": spread(whole[name].percent("last")) for each, name in named.items()},
@@ -116,36 +99,13 @@ def in_short(cells: dict[str, Found]) -> str:
         leads=_listed([shown(lead(cells, sigma, "stored", "0.1")) for sigma in SIGMAS]),
         papers=_listed(papers),
         late=_listed([late_lead(cells, sigma, "stored", "0.1") for sigma in SIGMAS]),
-        last=_listed([shown(_less(cells, sigma, "stored", "udp-fedavg", "0.1", "last")) for sigma in SIGMAS]),
+        last=_listed([shown(less(cells, sigma, "stored", "udp-fedavg", "0.1", "last")) for sigma in SIGMAS]),
         bare=_listed([shown(lead(cells, sigma, "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
-        added=_listed([shown(_less(cells, sigma, "stored", "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
+        added=_listed([shown(less(cells, sigma, "stored", "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
         most=max(lead(cells, sigma, mode, "0.1")[0] for sigma in SIGMAS for mode in ("own", "mean", "slot")),
         at_001=_listed([-lead(cells, sigma, "stored", "0.01")[0] for sigma in SIGMAS]),
-        cost=shown(_less(cells, "2.0", "stored-unsmoothed", "stored", "0.01")).removeprefix("+"),
+        cost=shown(less(cells, "2.0", "stored-unsmoothed", "stored", "0.01")).removeprefix("+"),
     )
-
-
-def lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> tuple[float, float]:
-    """Over UDP-FedAvg between smoothings, the MLP with iid clients."""
-    return _less(cells, sigma, mode, "udp-fedavg", rate)
-
-
-def late_lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> float:
-    """The same on average over the rounds after 200 that were measured between smoothings."""
-    ours, theirs = (_mode(cells, sigma, each, rate) for each in (mode, "udp-fedavg"))
-    interval = ours.done[0]["experiment"]["method"]["interval"]
-    rounds = [t for t in ours.done[0]["curves"]["round"] if t > 200 and t % interval]
-    return statistics.fmean(difference(ours.at(t), theirs.at(t))[0] for t in rounds)
-
-
-def _less(
-    cells: dict[str, Found], sigma: str, mode: str, other: str, rate: str, when: str = "between"
-) -> tuple[float, float]:
-    """One restart of the MLP less another, in the last round between smoothings or in the last."""
-    ours, theirs = (_mode(cells, sigma, each, rate) for each in (mode, other))
-    if when == "last":
-        return difference(ours.by_seed("last"), theirs.by_seed("last"))
-    return difference(ours.at(BETWEEN), theirs.at(BETWEEN))
 
 
 def _listed(values: Sequence[float | str]) -> str:
@@ -199,7 +159,7 @@ def _is(cell: str, method: str) -> bool:
 
 def at_the_papers_rate(cells: dict[str, Found]) -> str:
     """UDP-FedAvg and FedCEO at 0.1, from the trials of the tuning and the benchmark of the diverging runs."""
-    diverging = [row["best"] for row in _timed() if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
+    diverging = [row["best"] for row in timed_runs() if row["run"].startswith("UDP-FedAvg, lr 0.1,")]
     lenet5 = "paper/table1/cifar10-lenet5/sigma"
     lines = [
         "## At the paper's learning rate, 0.1",
@@ -209,7 +169,7 @@ def at_the_papers_rate(cells: dict[str, Found]) -> str:
         "",
         "LeNet-5, sigma_g = 1, where 0.1 is also the rate that trials chose, 300 rounds, last (best):",
         *(
-            f"{NAMES[method]} {_last_and_best(cells[near])}, the paper {ACCURACY[near]}{end}"
+            f"{NAMES[method]} {last_and_best(cells[near])}, the paper {ACCURACY[near]}{end}"
             for method, end in (("udp-fedavg", ";"), ("fedceo", "."))
             for near in [f"{lenet5}-1.0/{method}"]
         ),
@@ -232,88 +192,6 @@ def at_the_papers_rate(cells: dict[str, Found]) -> str:
     ]
     head = ("setting", "UDP-FedAvg, ours", "paper", "FedCEO, ours", "paper")
     return "\n".join([*lines, markdown(head, rows), *after]) + "\n"
-
-
-def restarts(cells: dict[str, Found]) -> str:
-    """The MLP by what FedCEO's clients restart from, beside the paper and at both rates."""
-    beside = [
-        (
-            sigma, rate, f"{ACCURACY[_row(sigma, 'udp-fedavg')]:.2f}", _between(cells, sigma, "udp-fedavg", rate),
-            f"{ACCURACY[_row(sigma, 'fedceo')]:.2f}",
-            *(_between(cells, sigma, mode, rate) for mode in MODES if mode != "udp-fedavg"),
-        )
-        for rate in RATES
-        for sigma in SIGMAS
-    ]  # fmt: skip
-    whole = [
-        (sigma, rate, *(_last_and_best(_mode(cells, sigma, mode, rate)) for mode in MODES))
-        for rate in RATES
-        for sigma in SIGMAS
-    ]
-    rows = {row["run"]: row for row in _timed()}
-    slow, quick = (rows[f"UDP-FedAvg, lr {rate}, TF32, seed 0"] for rate in ("0.01", "0.1, 120 rounds"))
-    timed = {
-        ("2.0", "0.01"): f"{slow['last']:.2f} ({slow['best']:.2f})*",
-        ("2.0", "0.1"): f"{quick['last']:.2f} ({quick['best']:.2f})*, 120 rounds",
-    }
-    lenet5 = []
-    for rate in RATES:
-        for sigma in SIGMAS:
-            udp, fedceo = (LENET5.format(sigma, method) for method in ("udp-fedavg", "fedceo"))
-            stored = _mode(cells, sigma, "stored", rate, "lenet5")
-            other = timed.get((sigma, rate), "-")
-            columns = (f"{ACCURACY[udp]:.2f}", _of_seed_0(cells[udp], rate) or other, f"{ACCURACY[fedceo]:.2f}")
-            lenet5.append((sigma, rate, *columns, _of_seed_0(stored, rate) or "-"))
-    head = ("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", *list(MODES)[1:])
-    return "\n".join(
-        [
-            "## Which restart is the paper's?",
-            "",
-            "`fedceo sweep experiments/modes/cifar10-mlp --grid 'train.learning_rate=[0.1, 0.01]' --seeds 3`: the MLP",
-            f"with iid clients in round {BETWEEN}, between smoothings:",
-            "",
-            markdown(head, beside),
-            "The same, last (best); the last round has a smoothing, of which UDP-FedAvg knows nothing:",
-            "",
-            markdown(("sigma_g", "rate", *MODES), whole),
-            "LeNet-5 with `stored`, last (best) of one seed, beside UDP-FedAvg of that seed where it ran at that rate:",
-            "",
-            markdown(("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", "stored"), lenet5),
-            "* of `benchmarks/gpu_cifar10.py`, with other records for validation. The other restarts of LeNet-5",
-            "(`experiments/modes/cifar10-lenet5`) have not been run.",
-            "",
-        ]
-    )
-
-
-def _timed() -> list[dict[str, Any]]:
-    """The runs of benchmarks/gpu_cifar10.py."""
-    rows: list[dict[str, Any]] = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
-    return rows
-
-
-def _row(sigma: str, method: str) -> str:
-    return f"paper/heterogeneity/iid/sigma-{sigma}/{method}"
-
-
-def _mode(cells: dict[str, Found], sigma: str, mode: str, rate: str, of: str = "mlp") -> Found:
-    """By the name that `fedceo sweep --grid` gives it."""
-    return cells[f"modes/cifar10-{of}/sigma-{sigma}/{mode},train.learning_rate={rate}"]
-
-
-def _between(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> str:
-    return spread(list(_mode(cells, sigma, mode, rate).at(BETWEEN).values()))
-
-
-def _last_and_best(found: Found) -> str:
-    return f"{spread(found.percent('last'))} ({spread(found.percent('best'))})"
-
-
-def _of_seed_0(found: Found, rate: str) -> str:
-    """Last (best), nothing if it was not run at that rate."""
-    if {run["experiment"]["train"]["learning_rate"] for run in found.done} != {float(rate)}:
-        return ""
-    return f"{found.by_seed('last')[0]:.2f} ({found.by_seed('best')[0]:.2f})"
 
 
 if __name__ == "__main__":
