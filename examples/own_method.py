@@ -1,45 +1,53 @@
-"""A method of your own: FedAvg with another answer to one of its questions, under the accounting of all the others.
+"""A method of your own, under the accounting of all the others.
 
 python examples/own_method.py
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import fedceo
-from fedceo.methods import FedAvg, Settings, State, Uploads
+from fedceo.methods import OwnMethod, Settings, Uploads
+from fedceo.training.work import Work
 
 
-class ServerMomentum(FedAvg):
-    """The mean update with a momentum of its own. It never sees single uploads, so the rows of averages hold."""
+class SlowDown(OwnMethod):
+    """Momentum at the server and a pull at home. It never sees single uploads, so the rows of averages hold."""
 
     class Settings(Settings):
         beta: float = 0.5
+        pull: float = 0.01
 
-    settings: Settings
+    def local(self, work: Work) -> Work:
+        return replace(work, proximal=self.settings.pull)
 
-    def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        before = state.server.get("momentum", {name: torch.zeros_like(w) for name, w in state.weights.items()})
-        moved = {
-            name: self.settings.beta * before[name] + w - state.weights[name] for name, w in uploads.mean().items()
-        }
-        weights = {name: w + moved[name] for name, w in state.weights.items()}
-        moving = sum(float(m.square().sum()) for m in moved.values()) ** 0.5
-        return State(weights, state.personal, {"momentum": moved}), {"moving": moving}  # for the round's record
+    def aggregate(
+        self, weights: dict[str, Tensor], uploads: Uploads, memory: dict[str, Tensor], round_: int
+    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        for name, mean in uploads.mean().items():
+            before = memory.get(name, torch.zeros_like(mean))
+            memory[name] = self.settings.beta * before + (1 - self.settings.beta) * (mean - weights[name])
+        speed = sum(float(m.square().sum()) for m in memory.values()) ** 0.5
+        return {name: w + memory[name] for name, w in weights.items()}, {"speed": speed}
 
 
-class Median(FedAvg):
+class Median(OwnMethod):
     """The median of the uploads in every entry. It needs each of them, so no row but the server's is claimed."""
 
     needs_stack = True
 
-    def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        return self.server.apply(state, {name: w.median(0).values for name, w in uploads.weights.items()}), {}
+    def aggregate(
+        self, weights: dict[str, Tensor], uploads: Uploads, memory: dict[str, Tensor], round_: int
+    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        return {name: w.median(0).values for name, w in uploads.weights.items()}, {}
 
 
 if __name__ == "__main__":
-    for name in ("fedavg", "__main__:ServerMomentum", "__main__:Median"):  # in an experiment file: own_method:Median
+    for name in ("fedavg", "__main__:SlowDown", "__main__:Median"):  # in an experiment file: own_method:Median
         run = fedceo.run(
             {
                 "data": {"name": "digits", "clients": 50},
@@ -49,5 +57,5 @@ if __name__ == "__main__":
                 "method": {"name": name},
             },
         )
-        rows = ", ".join(f"{row['observer']} {row['epsilon']}" for row in run.result["privacy"])
+        rows = ", ".join(f"{row['observer']} {row['epsilon'] or 'none'}" for row in run.result["privacy"])
         print(f"{name}: test accuracy {run.result['accuracy']['last']:.3f}, epsilon: {rows}")

@@ -8,12 +8,13 @@ noise the update itself carries.
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationError
+import tomli_w
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from fedceo.errors import UsageError
-from fedceo.own import find, is_own
+from fedceo.own import BASE, call, find, is_own
 from fedceo.sections import Count, Fraction, NotNegative, Positive, Section
 
 
@@ -213,8 +214,17 @@ class DPFedLS(Settings):
 
 class Own(Settings, extra="allow"):
     name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """Your own, as module:Class, made from `fedceo.methods.FedAvg`; the module lies in the working directory or is
+    """Your own, as module:Class, made from `fedceo.methods.OwnMethod`; the module lies in the working directory or is
     installed. Its fields are those of its inner class Settings."""
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> Self:
+        for field, value in (self.model_extra or {}).items():
+            try:
+                tomli_w.dumps({field: value})
+            except (TypeError, ValueError, AttributeError):
+                raise ValueError(f"{field} is {type(value).__name__}, expected a value that TOML has") from None
+        return self
 
     @property
     def kind(self) -> Any:
@@ -222,41 +232,41 @@ class Own(Settings, extra="allow"):
         found = find("method.name", self.name)
         if not isinstance(found, type) or not hasattr(found, "needs_stack"):
             said = found.__name__ if isinstance(found, type) else type(found).__name__
-            raise UsageError(f"method.name: {self.name!r} is {said}, expected a class made from fedceo.methods.FedAvg")
+            raise UsageError(f"method.name: {self.name!r} is {said}, expected a class made from {BASE}")
         settings = getattr(found, "Settings", Settings)
-        if not isinstance(settings, type) or not issubclass(settings, Settings):
-            raise UsageError(f"method.name: the Settings of {self.name!r} are not made from fedceo.methods.Settings")
+        if not isinstance(settings, type) or not issubclass(settings, Settings) or "name" in settings.model_fields:
+            raise UsageError(
+                f"method.name: the Settings of {self.name!r} are no class made from fedceo.methods.Settings, or have a "
+                "field called name"
+            )
         return found
 
     @property
     def given(self) -> Settings:
         """The fields as the class knows them."""
         settings: type[Settings] = getattr(self.kind, "Settings", Settings)
-        try:
-            return settings.model_validate(self.model_extra or {})
-        except ValidationError as error:
-            first = error.errors()[0]
+        first = call("method.name", self.name, _first_error, settings, self.model_extra or {})
+        if isinstance(first, Settings):
+            return first
         place = ".".join(map(str, ("method", *first["loc"])))
         if first["type"] == "extra_forbidden":
             near = get_close_matches(str(first["loc"][-1]), settings.model_fields, n=1)
             raise UsageError(f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else ""))
         got = "" if isinstance(first["input"], dict) else f", got {first['input']!r}"
-        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ')}{got}")
-
-    def record_steps(self, batches: int, epochs: int) -> int:
-        return self.given.record_steps(batches, epochs)
-
-    def server_step(self, rate: float) -> float:
-        return self.given.server_step(rate)
-
-    @property
-    def steps_at_server(self) -> bool:
-        return self.given.steps_at_server
+        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ').splitlines()[0]}{got}")
 
     @property
     def release(self) -> str:
         """Nobody has to say: what needs single uploads has no proof but the server's row."""
         return "stored" if self.kind.needs_stack else "average"
+
+
+def _first_error(settings: type[Settings], fields: Mapping[str, Any]) -> Any:
+    """The settings, or what is wrong with the fields."""
+    try:
+        return settings.model_validate(fields)
+    except ValidationError as error:
+        return error.errors()[0]
 
 
 METHODS = (FedAvg, DPFedAvg, DPFedSGD, FedProx, BlurLus, PPSGD, Centaur, JainAnil, FedCEO, DPFedSAM, DPFedLS)

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import inspect
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedceo.errors import UsageError
+
+BASE = "fedceo.methods.OwnMethod"
+"""What a method of one's own is made from."""
 
 
 def is_own(name: str) -> bool:
@@ -40,18 +42,30 @@ def call(field: str, name: str, function: Callable[..., Any], *arguments: Any) -
     """The function's answer; whatever the user's code raises in it is said in a line and kept as the cause."""
     try:
         return function(*arguments)
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:
         first = str(error).partition("\n")[0]
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({Path(frame.filename).name}, line {frame.lineno})"
-        raise UsageError(f"{field}: {name!r} failed with {type(error).__name__}: {first}{place}") from error
+        said = f"{field}: {name!r} failed with {type(error).__name__}: {first}{_place(name, error)}"
+        raise UsageError(said) from error
+
+
+def _place(name: str, error: BaseException) -> str:
+    """Where in the user's module it came from, or else where it came from."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    module = sys.modules.get(name.partition(":")[0])
+    mine = [frame for frame in frames if frame.filename == getattr(module, "__file__", None)]
+    frame = (mine or frames)[-1]
+    return f" ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def digest_of_code(kind: type) -> str:
-    """Of what a class says, comments and layout aside; nothing where its source is not to be had."""
+    """Of the module that a class is in, comments and layout aside; nothing where its source is not to be had."""
     try:
-        source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):
+        source = inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):
         return ""
     return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()
 

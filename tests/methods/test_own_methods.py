@@ -15,98 +15,170 @@ from fedceo.attacks.holdings import check_holds
 from fedceo.config import parse_experiment, to_toml
 from fedceo.deploy.carried import check_carried
 from fedceo.errors import UsageError
+from fedceo.privacy.audit import audit
 from fedceo.simulation.preparing import prepare
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from tests.simulation.small_runs import KilledError, changed, kill, same_weights
 
 METHODS = """
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
-from fedceo.methods import FedAvg, Mean, Settings, Stack, State
+from pydantic import field_validator
+from fedceo.methods import Mean, OwnMethod, Settings, Stack
 
-class Same(FedAvg):
+FACTOR = 1.0
+
+class Same(OwnMethod):
     pass
 
-class Momentum(FedAvg):
+class Momentum(OwnMethod):
     class Settings(Settings):
         beta: float = 0.9
 
-    def aggregate(self, state, uploads, round_):
+    def aggregate(self, weights, uploads, memory, round_):
         assert isinstance(uploads, Mean), "single uploads are not for it"
-        zeros = {name: torch.zeros_like(w) for name, w in state.weights.items()}
-        before = state.server.get("m", zeros)
-        m = {name: self.settings.beta * before[name] + w - state.weights[name] for name, w in uploads.mean().items()}
-        weights = {name: w + m[name] for name, w in state.weights.items()}
-        return State(weights, server={"m": m}), {"beta": self.settings.beta}
+        for name, mean in uploads.mean().items():
+            before = memory.get("m/" + name, torch.zeros_like(mean))
+            memory["m/" + name] = self.settings.beta * before + mean - weights[name]
+        memory["rounds"] = memory.get("rounds", torch.zeros(1)) + 1
+        weights = {name: w + FACTOR * memory["m/" + name] for name, w in weights.items()}
+        return weights, {"beta": self.settings.beta, "rounds": float(memory["rounds"])}
 
-class Median(FedAvg):
+class Median(OwnMethod):
     needs_stack = True
 
-    def aggregate(self, state, uploads, round_):
+    def aggregate(self, weights, uploads, memory, round_):
         assert isinstance(uploads, Stack)
-        return self.server.apply(state, {name: w.median(0).values for name, w in uploads.weights.items()}), {}
+        return {name: w.median(0).values for name, w in uploads.weights.items()}, {}
 
-class Twice(FedAvg):
-    def phases(self, work):
-        return work, replace(work, phase=1)
+class Krum(Median):
+    def aggregate(self, weights, uploads, memory, round_):
+        if len(uploads.clients) < 5:
+            raise ValueError("too few for it")
+        return super().aggregate(weights, uploads, memory, round_)
 
-class TwiceAndSaysSo(Twice):
+class TakesBack(OwnMethod):
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.needs_stack = True
+
+    def aggregate(self, weights, uploads, memory, round_):
+        assert isinstance(uploads, Mean)
+        return uploads.mean(), {"round": -1, "test_accuracy": 1.0}
+
+class Proximal(OwnMethod):
     class Settings(Settings):
-        def record_steps(self, batches, epochs):
-            return 2 * batches * epochs
+        mu: float = 0.5
+        layers: int = 3
 
-class Bare(FedAvg):
-    def phases(self, work):
-        return (replace(work, record=None),)
+    def local(self, work):
+        return replace(work, proximal=self.settings.mu)
 
-class Large(FedAvg):
-    def phases(self, work):
-        return (replace(work, batch_size=2 * work.batch_size),)
+class Looks(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return uploads.mean(), {"clip": self.clip, "noise": self.noise}
 
-class Later(FedAvg):
-    rounds = 0
+class Twice(OwnMethod):
+    def local(self, work):
+        return replace(work, epochs=2 * work.epochs)
 
-    def phases(self, work):
-        Later.rounds += 1
-        return (work,) if Later.rounds < 4 else (work, replace(work, phase=1))
+class Bare(OwnMethod):
+    def local(self, work):
+        return replace(work, record=None)
 
-class Looking(FedAvg):
-    def statistics(self, round_):
-        return lambda state, x, y: {name: torch.zeros_like(w) for name, w in state.weights.items()}
+class Capped(OwnMethod):
+    def local(self, work):
+        return replace(work, steps=-1)
 
-class Forgetful(FedAvg):
-    def aggregate(self, state, uploads, round_):
-        return State({}), {}
+class Numbered(OwnMethod):
+    def local(self, work):
+        return replace(work, phase=1)
 
-class Transposed(FedAvg):
-    def aggregate(self, state, uploads, round_):
-        return State({name: w.T for name, w in uploads.mean().items()}), {}
+class Large(OwnMethod):
+    def local(self, work):
+        return replace(work, batch_size=2 * work.batch_size)
 
-class Wordless(FedAvg):
-    def aggregate(self, state, uploads, round_):
-        return state
+class Backwards(OwnMethod):
+    def local(self, work):
+        return replace(work, learning_rate=-1.0)
 
-class Chatty(FedAvg):
-    def aggregate(self, state, uploads, round_):
-        return state, {"norm": torch.ones(2)}
+class Nowhere(OwnMethod):
+    def local(self, work):
+        return replace(work, only=frozenset({"nothing"}))
 
-class Failing(FedAvg):
-    def starts(self, state, clients, round_):
-        return {"w": state.nothing}
+class NoWork(OwnMethod):
+    def local(self, work):
+        return [work]
 
-class Demanding(FedAvg):
-    def __init__(self, server, more):
-        super().__init__(server)
+class Forgetful(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {}, {}
 
-class Wrong(FedAvg):
+class Transposed(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w.T for name, w in uploads.mean().items()}, {}
+
+class Unasked(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w[0] for name, w in uploads.weights.items()}, {}
+
+class Wordless(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return weights
+
+class Chatty(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return weights, {"norm": torch.ones(2)}
+
+class NotANumber(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w / 0 * 0 for name, w in weights.items()}, {}
+
+class Counting(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        memory["count"] = 1
+        return weights, {}
+
+class Failing(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {"w": weights.nothing}, {}
+
+class Later(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w / (3 - round_) for name, w in weights.items()}, {"third": 1 / (3 - round_)}
+
+class Demanding(OwnMethod):
+    def __init__(self, more, **given):
+        super().__init__(**given)
+
+@dataclass
+class Dated(OwnMethod):
+    alpha: float = 1.0
+
+class Wrong(OwnMethod):
     class Settings:
         pass
 
+class Named(OwnMethod):
+    class Settings(Settings):
+        name: str
+
+class Valid(OwnMethod):
+    class Settings(Settings):
+        size: int = 1
+
+        @field_validator("size")
+        @classmethod
+        def check(cls, value):
+            raise ValueError("too\\nlarge") if value > 5 else KeyError("odd")
+
 class NotAMethod:
     pass
+
+class Half:
+    needs_stack = False
 
 a_number = 3
 """
@@ -143,45 +215,71 @@ def test_a_method_written_anew_does_what_the_librarys_does(mine: str, mechanism:
     ours = fedceo.run(table | {"train": table["train"] | {"server_optimizer": "momentum"}})
     theirs = fedceo.run(table_of(f"{mine}:Momentum", mechanism))
     assert all(torch.allclose(w, theirs.weights[name], atol=1e-6) for name, w in ours.weights.items())
-    assert theirs.history[-1]["beta"] == 0.9
-    assert fedceo.run(table_of(f"{mine}:Momentum", beta=0.5)).history[-1]["beta"] == 0.5
+    assert theirs.history[-1]["own"] == {"beta": 0.9, "rounds": 4}
+    assert fedceo.run(table_of(f"{mine}:Momentum", beta=0.5)).history[-1]["own"]["beta"] == 0.5
 
 
 def test_only_the_servers_row_stands_for_who_sees_single_uploads(mine: str) -> None:
     def epsilons(name: str) -> dict[str, float | None]:
         return {row["observer"]: row["epsilon"] for row in fedceo.run(table_of(name)).result["privacy"]}
 
-    average, single = epsilons(f"{mine}:Same"), epsilons(f"{mine}:Median")
+    average, single = epsilons(f"{mine}:TakesBack"), epsilons(f"{mine}:Median")
     assert None not in (average["outsider"], average["participant"])
     assert (single["outsider"], single["participant"]) == (None, None)
     assert single["server"] == average["server"]
+    assert fedceo.run(table_of(f"{mine}:Krum")).finished, "it is tried with as many clients as a cohort has"
 
 
-def test_a_run_goes_on_where_it_was_killed(mine: str) -> None:
+def test_what_a_method_says_does_not_hide_what_the_library_says(mine: str) -> None:
+    last = fedceo.run(table_of(f"{mine}:TakesBack")).history[-1]
+    assert last["round"] == 4 and last["test_accuracy"] < 1 and last["own"] == {"round": -1, "test_accuracy": 1.0}
+
+
+def test_local_training_with_a_pull_is_fedprox(mine: str) -> None:
+    ours, theirs = (fedceo.run(table_of(name, mu=0.5)) for name in ("fedprox", f"{mine}:Proximal"))
+    assert same_weights(ours, theirs)
+
+
+def test_it_knows_clip_and_noise_and_the_servers_optimiser_works_on_its_answer(mine: str) -> None:
+    table = table_of(f"{mine}:Looks")
+    table |= {"train": table["train"] | {"server_optimizer": "momentum"}}
+    ours, theirs = fedceo.run(table | {"method": {"name": "fedavg"}}), fedceo.run(table)
+    assert same_weights(ours, theirs)
+    privacy = parse_experiment(table).privacy
+    assert theirs.history[0]["own"] == {"clip": privacy.clip, "noise": pytest.approx(0.5 * privacy.clip / 6**0.5)}
+    assert fedceo.run(table_of(f"{mine}:Looks", "record")).history[0]["own"]["noise"] is None
+
+
+@pytest.mark.parametrize("clipping", ["flat", "adaptive"])
+def test_a_run_goes_on_where_it_was_killed(mine: str, clipping: str) -> None:
     table = table_of(f"{mine}:Momentum")
+    table |= {"privacy": table["privacy"] | {"clipping": clipping}}
     whole = fedceo.run(table)
     with pytest.raises(KilledError):
         fedceo.run(table, out="run", on_round=lambda record: kill(record) if record["round"] == 2 else None)
-    assert same_weights(fedceo.resume("run"), whole)
+    resumed = fedceo.resume("run")
+    assert same_weights(resumed, whole) and resumed.history[-1]["own"]["rounds"] == 4
     sys.modules.pop(mine)
     Path(f"{mine}.py").unlink()
     assert same_weights(fedceo.load("run"), whole), "what is done can be read without the module"
 
 
-@pytest.mark.parametrize("change", [("= 0.9", "= 0.8"), ("+ m[name]", "+ 2 * m[name]")])
-def test_other_code_or_defaults_under_the_same_name_are_another_method(mine: str, change: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "change", [("= 0.9", "= 0.8"), ("beta * before", "beta + before"), ("FACTOR = 1", "FACTOR = 2")]
+)
+def test_other_code_under_the_same_name_is_another_method(mine: str, change: tuple[str, str]) -> None:
     table = table_of(f"{mine}:Momentum")
     fedceo.run(table, out="done")
     with pytest.raises(KilledError):
         fedceo.run(table, out="begun", on_round=kill)
     cells = [Cell("one", parse_experiment(table), Path("done"))]
-    rewrite(mine, METHODS.replace("class Momentum(FedAvg):", "class Momentum(FedAvg):  # a remark changes nothing"))
+    rewrite(mine, METHODS.replace("class Momentum(OwnMethod):", "class Momentum(OwnMethod):  # changes nothing"))
     assert fedceo.resume("begun").finished and sweep(cells)[0] is not None
     with pytest.raises(KilledError):
         fedceo.run(table, out="begun again", on_round=kill)
     rewrite(mine, METHODS.replace(*change))
     for again in (lambda: fedceo.resume("begun again"), lambda: sweep(cells)):
-        with pytest.raises(UsageError, match=f"was made with another {mine}:Momentum, whose code or defaults"):
+        with pytest.raises(UsageError, match=f"was made with another {mine}:Momentum, whose module has changed"):
             again()
 
 
@@ -193,7 +291,8 @@ def rewrite(module: str, text: str) -> None:
 
 
 def test_reading_an_experiment_runs_nobodys_code() -> None:
-    experiment = parse_experiment(table_of("nowhere:Method", trim=0.1, layers=["a"]))
+    table = table_of("nowhere:Method", trim=0.1, layers=["a"])
+    experiment = parse_experiment(table | {"train": table["train"] | {"schedule": "cosine"}})
     assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
     assert experiment.method.model_dump() == {"name": "nowhere:Method", "trim": 0.1, "layers": ["a"]}
 
@@ -201,71 +300,81 @@ def test_reading_an_experiment_runs_nobodys_code() -> None:
 REFUSED = {
     "Momentum": ("method.bta: unknown field, did you mean beta?", {"bta": 0.1}),
     "Momentum ": ("method.beta: Input should be a valid number", {"beta": "much"}),
+    "Momentum  ": ("method: beta is NoneType, expected a value that TOML has", {"beta": None}),
+    "Momentum   ": ("method: beta is set, expected a value that TOML has", {"beta": {1}}),
     "Momentun": ("has no 'Momentun', did you mean Momentum?", {}),
-    "NotAMethod": ("is NotAMethod, expected a class made from fedceo.methods.FedAvg", {}),
+    "NotAMethod": ("is NotAMethod, expected a class made from fedceo.methods.OwnMethod", {}),
+    "Half": ("is Half, expected a class made from fedceo.methods.OwnMethod", {}),
     "a_number": ("is int, expected a class", {}),
-    "Wrong": ("are not made from fedceo.methods.Settings", {}),
+    "Wrong": ("are no class made from fedceo.methods.Settings", {}),
+    "Named": ("or have a field called name", {}),
+    "Valid": ("method.size: too, got 6", {"size": 6}),
+    "Valid ": ("failed with KeyError: 'odd' (", {"size": 2}),
     "Demanding": ("failed with TypeError", {}),
-    "Failing": ("failed with AttributeError: 'State' object has no attribute 'nothing' (", {}),
-    "Forgetful": ("aggregate gives nothing for ", {}),
-    "Transposed": ("expected (", {}),
-    "Wordless": ("aggregate gives State, expected (State, dict)", {}),
+    "Dated": ("failed with TypeError", {}),
+    "Failing": ("failed with AttributeError: 'dict' object has no attribute 'nothing' (mine_", {}),
+    "Forgetful": ("aggregate gives NoneType for ", {}),
+    "Transposed": ("expected shape (", {}),
+    "Unasked": ("single uploads are for who says needs_stack = True", {}),
+    "Wordless": ("aggregate gives dict, expected (weights, what the record says)", {}),
     "Chatty": ("what aggregate says for the round's record: Object of type Tensor", {}),
+    "NotANumber": ("aggregate gives NaN or Inf for ", {}),
+    "Counting": ("memory['count'] is int, expected a tensor by a name", {}),
+    "Backwards": ("local gives -1.0 for learning_rate, expected a number that is not negative", {}),
+    "Nowhere": ("for only, expected a frozenset of parameters", {}),
+    "NoWork": ("local gives list, expected a Work", {}),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_wrong_is_said_in_a_line_before_anything_is_written(mine: str, name: str) -> None:
     words, fields = REFUSED[name]
-    with pytest.raises(UsageError, match=r"^method\.") as raised:
+    with pytest.raises(UsageError, match=r"^method") as raised:
         fedceo.run(table_of(f"{mine}:{name.strip()}", **fields), out="refused")
     assert words in str(raised.value) and "\n" not in str(raised.value)
     assert not Path("refused").exists()
 
 
+@pytest.mark.parametrize("mechanism", ["record", "distributed"])
 @pytest.mark.parametrize(
-    "name, words",
-    [
-        ("Twice", "takes 2 private steps where an epoch has 1, and its settings count 1"),
-        ("Bare", "changes the clip, the noise or the batches of a phase"),
-        ("Large", "changes the clip, the noise or the batches of a phase"),
-        ("Looking", "sends statistics of records, which record privacy does not noise"),
-        ("Later", "takes 2 private steps"),
-    ],
+    "name", ["Twice: epochs", "Bare: record", "Large: batch_size", "Capped: steps", "Numbered: phase"]
 )
-def test_record_privacy_holds_against_its_author(mine: str, name: str, words: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        fedceo.run(table_of(f"{mine}:{name}", "record"))
-    assert words in str(raised.value)
+def test_what_epsilon_counts_on_stays_the_experiments(mine: str, name: str, mechanism: str) -> None:
+    kind, field = name.split(": ")
+    table = table_of(f"{mine}:{kind}", mechanism)
+    if (kind, mechanism) == ("Bare", "distributed"):
+        assert fedceo.run(table).finished, "there is nothing to take away"
+        return
+    with pytest.raises(UsageError, match=f"local changes {field}, expected no other fields than learning_rate"):
+        fedceo.run(table)
 
 
-def test_more_steps_cost_more_where_its_settings_say_so(mine: str) -> None:
-    once, twice = (
-        fedceo.run(table_of(f"{mine}:{name}", "record")).result["privacy"][0]["epsilon"]
-        for name in ("Same", "TwiceAndSaysSo")
-    )
-    assert twice > once
-    assert fedceo.run(table_of(f"{mine}:Twice")).finished, "an update that is clipped and noised may come from anything"
+def test_what_fails_in_a_later_round_is_a_line_too(mine: str) -> None:
+    with pytest.raises(UsageError, match=r"Later' failed with ZeroDivisionError: .* \(mine_.*\.py, line") as raised:
+        fedceo.run(table_of(f"{mine}:Later"), out="run")
+    assert "\n" not in str(raised.value) and (Path("run") / "experiment.toml").exists()
 
 
-def test_where_such_a_method_cannot_go(mine: str) -> None:
+def test_where_such_a_method_goes(mine: str) -> None:
     with pytest.raises(UsageError, match='needs each client\'s upload, which mechanism "central" does not release'):
         fedceo.run(table_of(f"{mine}:Median", "central"))
-    simulation = prepare(parse_experiment(table_of(f"{mine}:Same")))
-    with pytest.raises(UsageError, match="T1 knows what the methods of this library send"):
-        check_holds("T1", simulation)
+    check_holds("T1", prepare(parse_experiment(table_of(f"{mine}:Same"))))
     table = table_of(f"{mine}:Same")
     system = parse_experiment(table | {"privacy": table["privacy"] | {"randomness": "system"}})
     with pytest.raises(UsageError, match="is your own, and nodes have the methods of this library alone"):
         check_carried(system)
+    report = audit(prepare(parse_experiment(table_of(f"{mine}:Momentum"))), rounds=6)
+    assert not report.refuted
 
 
 def test_the_method_of_the_documentation_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-    lines = page[page.index("    # mine.py") : page.index("and an experiment file names it")].splitlines()
+    lines = page[page.index("    # mine.py") : page.index("An experiment file names it")].splitlines()
     (tmp_path / "mine.py").write_text("\n".join(line[4:] for line in lines))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     run = fedceo.run(table_of("mine:TrimmedMean", trim=2))
-    assert run.finished and run.result["own_method"]["settings"] == {"trim": 2}
+    assert run.finished and run.result["own_method"]
+    with pytest.raises(UsageError, match="aggregate gives NaN or Inf"):
+        fedceo.run(table_of("mine:TrimmedMean", trim=3))
     sys.modules.pop("mine")

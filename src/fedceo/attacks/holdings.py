@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from fedceo.attacks.sender import Sender
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, Centaur, FedCEO, JainAnil, Own
+from fedceo.method_settings import PPSGD, Centaur, FedCEO, JainAnil
 from fedceo.methods import State
 from fedceo.privacy.mechanisms import Stack, clip_updates
 from fedceo.simulation.rounds import Simulation
@@ -49,8 +49,6 @@ def check_holds(holds: str, simulation: Simulation) -> None:
         raise UsageError(f'--holds: {holds} is of single uploads, which mechanism "central" does not release')
     if isinstance(experiment.method, PPSGD | Centaur | JainAnil):
         raise UsageError(f"--holds: {holds} needs a method that sends the whole model, not {experiment.method.name}")
-    if isinstance(experiment.method, Own):
-        raise UsageError(f"--holds: {holds} knows what the methods of this library send, not {experiment.method.name}")
     if holds == "T2" and not (isinstance(experiment.method, FedCEO) and simulation.method.needs_stack):
         raise UsageError('--holds: T2 needs method "fedceo" with restart "own", "slot" or "stored"')
 

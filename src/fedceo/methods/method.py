@@ -44,8 +44,11 @@ class State:
     def placed_like(self, weights: Weights) -> "State":
         """The same on that model's device and with its order of names, which sums and noise follow."""
 
+        device = next(iter(weights.values())).device
+
         def place(model: Weights) -> dict[str, Tensor]:
-            return {name: model[name].to(w.device) for name, w in weights.items() if name in model}
+            names = [*(name for name in weights if name in model), *(name for name in model if name not in weights)]
+            return {name: model[name].to(device) for name in names}
 
         personal = {client: place(model) for client, model in self.personal.items()}
         return State(place(self.weights), personal, {kind: place(tensors) for kind, tensors in self.server.items()})
@@ -161,7 +164,8 @@ def make_method(experiment: Experiment, weights: Weights, clip: float, noise: fl
     server = fedavg.Server(train.server_optimizer, settings.server_step(train.server_learning_rate))
     match settings:
         case Own():
-            return own.make_own(settings, server, clip, noise)
+            of_users = experiment.privacy.mechanism in ("distributed", "central")
+            return own.make_own(settings, server, clip, noise if of_users else None)
         case FedCEO():
             return fedceo.FedCEO(settings, noise)
         case PPSGD():

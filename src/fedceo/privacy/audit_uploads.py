@@ -140,7 +140,7 @@ class UploadAudit:
             scores.add("average", canaries.common(_row(uploads.mean()) - begun.mean(0)), coins)
             scores.add("upload", own, coins)
             scores.add("upload - peer", own - peers, coins)
-            after, _ = self._method.aggregate(state, uploads, at)
+            after, _ = self._method.aggregate(state, uploads if self._method.needs_stack else uploads.alone(), at)
         if "returned" in self.claims and at % self._interval == 0:
             returned = _rows(self._method.starts(after, self._clients, at + 1))
             scores.add("returned", canaries.own(returned - begun), coins)

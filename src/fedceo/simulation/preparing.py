@@ -14,8 +14,7 @@ from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
 from fedceo.method_settings import Own
-from fedceo.methods import make_method
-from fedceo.methods.own import try_out
+from fedceo.methods.own import Hosted, try_out
 from fedceo.models import build_model, parameters_of
 from fedceo.own import is_own
 from fedceo.privacy.ledger import Entry
@@ -76,10 +75,9 @@ def prepare(
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
     if is_foreign:
         _try_out(simulation)
-    if isinstance(experiment.method, Own):
-        clip, noise = simulation.mechanism.clip, simulation.mechanism.upload_noise
-        method = make_method(experiment, simulation.state.weights, clip, noise)  # not the one that will be used
-        try_out(experiment.method, method, simulation.state.weights, local_work(experiment, 1, noise_multiplier))
+    if isinstance(simulation.method, Hosted):
+        work = local_work(experiment, 1, noise_multiplier)
+        try_out(simulation.method, simulation.state.weights, work, experiment.cohort.size)
     _, ended = next_round(simulation, budget_of(simulation))
     if ended is not None:
         raise UsageError(ended)
