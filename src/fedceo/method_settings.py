@@ -229,6 +229,14 @@ class Own(Settings, extra="allow"):
     @property
     def kind(self) -> Any:
         """The class that is meant; its module is imported here, not when an experiment file is read."""
+        return self._understood()[0]
+
+    @property
+    def given(self) -> Settings:
+        """The fields as the class knows them."""
+        return self._understood()[1]
+
+    def _understood(self) -> tuple[Any, Settings]:
         found = find("method.name", self.name)
         if not isinstance(found, type) or not hasattr(found, "needs_stack"):
             said = found.__name__ if isinstance(found, type) else type(found).__name__
@@ -239,15 +247,9 @@ class Own(Settings, extra="allow"):
                 f"method.name: the Settings of {self.name!r} are no class made from fedceo.methods.Settings, or have a "
                 "field called name"
             )
-        return found
-
-    @property
-    def given(self) -> Settings:
-        """The fields as the class knows them."""
-        settings: type[Settings] = getattr(self.kind, "Settings", Settings)
         first = call("method.name", self.name, _first_error, settings, self.model_extra or {})
         if isinstance(first, Settings):
-            return first
+            return found, first
         place = ".".join(map(str, ("method", *first["loc"])))
         if first["type"] == "extra_forbidden":
             near = get_close_matches(str(first["loc"][-1]), settings.model_fields, n=1)

@@ -1,0 +1,163 @@
+"""A module of methods of a user's own, good and bad, as text: tests write it where it is looked for."""
+
+METHODS = """
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import field_validator
+from fedceo.methods import Mean, OwnMethod, Settings, Stack
+
+FACTOR = 1.0
+
+class Same(OwnMethod):
+    pass
+
+class Momentum(OwnMethod):
+    class Settings(Settings):
+        beta: float = 0.9
+
+    def aggregate(self, weights, uploads, memory, round_):
+        assert isinstance(uploads, Mean), "single uploads are not for it"
+        for name, mean in uploads.mean().items():
+            before = memory.get("m/" + name, torch.zeros_like(mean))
+            memory["m/" + name] = self.settings.beta * before + mean - weights[name]
+        memory["rounds"] = memory.get("rounds", torch.zeros(1)) + 1
+        weights = {name: w + FACTOR * memory["m/" + name] for name, w in weights.items()}
+        return weights, {"beta": self.settings.beta, "rounds": float(memory["rounds"])}
+
+class Median(OwnMethod):
+    needs_stack = True
+
+    def aggregate(self, weights, uploads, memory, round_):
+        assert isinstance(uploads, Stack)
+        return {name: w.median(0).values for name, w in uploads.weights.items()}, {}
+
+class Krum(Median):
+    def aggregate(self, weights, uploads, memory, round_):
+        if len(uploads.clients) < 5:
+            raise ValueError("too few for it")
+        return super().aggregate(weights, uploads, memory, round_)
+
+class TakesBack(OwnMethod):
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.needs_stack = True
+
+    def aggregate(self, weights, uploads, memory, round_):
+        assert isinstance(uploads, Mean)
+        return uploads.mean(), {"round": -1, "test_accuracy": 1.0}
+
+class Proximal(OwnMethod):
+    class Settings(Settings):
+        mu: float = 0.5
+        layers: int = 3
+
+    def local(self, work):
+        return replace(work, proximal=self.settings.mu)
+
+class Looks(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return uploads.mean(), {"clip": self.clip, "noise": self.noise}
+
+class Twice(OwnMethod):
+    def local(self, work):
+        return replace(work, epochs=2 * work.epochs)
+
+class Bare(OwnMethod):
+    def local(self, work):
+        return replace(work, record=None)
+
+class Capped(OwnMethod):
+    def local(self, work):
+        return replace(work, steps=-1)
+
+class Numbered(OwnMethod):
+    def local(self, work):
+        return replace(work, phase=1)
+
+class Large(OwnMethod):
+    def local(self, work):
+        return replace(work, batch_size=2 * work.batch_size)
+
+class Backwards(OwnMethod):
+    def local(self, work):
+        return replace(work, learning_rate=-1.0)
+
+class Nowhere(OwnMethod):
+    def local(self, work):
+        return replace(work, only=frozenset({"nothing"}))
+
+class NoWork(OwnMethod):
+    def local(self, work):
+        return [work]
+
+class Forgetful(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {}, {}
+
+class Transposed(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w.T for name, w in uploads.mean().items()}, {}
+
+class Unasked(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w[0] for name, w in uploads.weights.items()}, {}
+
+class Wordless(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return weights
+
+class Chatty(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return weights, {"norm": torch.ones(2)}
+
+class NotANumber(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w / 0 * 0 for name, w in weights.items()}, {}
+
+class Counting(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        memory["count"] = 1
+        return weights, {}
+
+class Failing(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {"w": weights.nothing}, {}
+
+class Later(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w / (3 - round_) for name, w in weights.items()}, {"third": 1 / (3 - round_)}
+
+class Demanding(OwnMethod):
+    def __init__(self, more, **given):
+        super().__init__(**given)
+
+@dataclass
+class Dated(OwnMethod):
+    alpha: float = 1.0
+
+class Wrong(OwnMethod):
+    class Settings:
+        pass
+
+class Named(OwnMethod):
+    class Settings(Settings):
+        name: str
+
+class Valid(OwnMethod):
+    class Settings(Settings):
+        size: int = 1
+
+        @field_validator("size")
+        @classmethod
+        def check(cls, value):
+            raise ValueError("too\\nlarge") if value > 5 else KeyError("odd")
+
+class NotAMethod:
+    pass
+
+class Half:
+    needs_stack = False
+
+a_number = 3
+"""
