@@ -1,5 +1,7 @@
 """The proximal operator: accuracy against the naive one, optimality, and the paper's propositions."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given
@@ -114,6 +116,23 @@ def test_the_largest_numbers_and_what_is_wrong_among_several(path: str) -> None:
         truncated_tsvds([good, bad], [1.0, 1.0])
     with pytest.raises(ValueError, match=r"thresholds: 1, expected one for each of 2 tensors"):
         truncated_tsvds([good, good], [1.0])
+
+
+def test_all_layers_of_lenet5_fit_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten clients of the paper's model: one sequence of products, which its speed rests on."""
+    groups: list[list[tuple[int, ...]]] = []
+
+    def together(stacks: Sequence[shrinkage.Stack]) -> list[Tensor]:
+        groups.append([tuple(matrices.shape) for matrices, _, _ in stacks])
+        return [matrices for matrices, _, _ in stacks]
+
+    monkeypatch.setattr(truncation, "CHUNK_BYTES", {"cpu": truncation.CHUNK_BYTES["cuda"]})
+    monkeypatch.setattr(shrinkage, "prefers_products", lambda m: True)
+    monkeypatch.setattr(shrinkage, "shrink_together", together)
+    shapes = [(75, 32), (1, 32), (800, 64), (1, 64), (1600, 512), (1, 512), (512, 512), (1, 512), (512, 10), (1, 10)]
+    truncated_tsvds([make("noise", (d, h, 10), torch.float32, 0) for d, h in shapes], [1.0] * len(shapes))
+    large = [(4, 1600, 512), (2, 1600, 512), (4, 512, 512), (2, 512, 512)]
+    assert groups == [[(6, 75, 32), (6, 800, 64), *large, (6, 512, 10)]]
 
 
 def test_what_does_not_fit_together_is_worked_in_turns(monkeypatch: pytest.MonkeyPatch, path: str) -> None:

@@ -33,7 +33,7 @@ are part of, relative to which accuracy is promised."""
 SMALL = 128
 """Columns up to which matrices of different sizes share a batch on a GPU."""
 
-TOGETHER_BYTES = 2**29
+TOGETHER_BYTES = 2**30
 """Working memory for what a GPU works on at the same time."""
 
 MOST_CONDITION = 1e14
@@ -49,7 +49,8 @@ def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
         if not prefers_products(matrices):
             yield k, shrink(*stack)
             continue
-        needs = 16 * len(matrices) * (8 * min(matrices.shape[1:]) ** 2 + 4 * matrices[0].numel())
+        copies = 4 if is_small(matrices) else 1  # in float64, as real matrices
+        needs = 16 * len(matrices) * (8 * min(matrices.shape[1:]) ** 2 + copies * matrices[0].numel())
         if waiting and held + needs > TOGETHER_BYTES:
             yield from zip(waiting, shrink_together(list(waiting.values())), strict=True)
             waiting, held = {}, 0
