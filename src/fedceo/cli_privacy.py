@@ -236,7 +236,10 @@ def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
         sizes = client_sizes(experiment)
         sigma = solve_noise(experiment, sizes)
         return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
+    from fedceo.methods.own import check_same_method
+
     _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
+    check_same_method(about, experiment.method, folder.path)
     sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
     sigma = about["noise_multiplier"]
     return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"

@@ -6,6 +6,7 @@ ones too: an update computed with a part that was fitted to the records without 
 noise the update itself carries.
 """
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
@@ -213,12 +214,14 @@ class DPFedLS(Settings):
 
 
 class Own(Settings, extra="allow"):
-    name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    name: str
     """Your own, as module:Class, made from `fedceo.methods.OwnMethod`; the module lies in the working directory or is
     installed. Its fields are those of its inner class Settings."""
 
     @model_validator(mode="after")
     def _can_be_written(self) -> Self:
+        if not re.fullmatch(r"[\w.]+:\w+", self.name):
+            raise ValueError(f"name is {self.name!r}, expected module:Class")
         for field, value in (self.model_extra or {}).items():
             try:
                 tomli_w.dumps({field: value})
@@ -238,9 +241,12 @@ class Own(Settings, extra="allow"):
 
     def _understood(self) -> tuple[Any, Settings]:
         found = find("method.name", self.name)
-        if not isinstance(found, type) or not hasattr(found, "needs_stack"):
+        if not isinstance(found, type) or not isinstance(getattr(found, "needs_stack", None), bool):
             said = found.__name__ if isinstance(found, type) else type(found).__name__
-            raise UsageError(f"method.name: {self.name!r} is {said}, expected a class made from {BASE}")
+            raise UsageError(
+                f"method.name: {self.name!r} is {said}, expected a class made from {BASE}, whose "
+                "needs_stack is True or False"
+            )
         settings = getattr(found, "Settings", Settings)
         if not isinstance(settings, type) or not issubclass(settings, Settings) or "name" in settings.model_fields:
             raise UsageError(

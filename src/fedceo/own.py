@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,29 +46,38 @@ def call(field: str, name: str, function: Callable[..., Any], *arguments: Any) -
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        first = str(error).partition("\n")[0]
+        first = next(iter(str(error).strip().splitlines()), "")
         said = f"{field}: {name!r} failed with {type(error).__name__}: {first}{_place(name, error)}"
         raise UsageError(said) from error
 
 
 def _place(name: str, error: BaseException) -> str:
-    """Where in the user's module it came from, or else where it came from."""
+    """Where in the user's module it came from, or else where it came from, but for here: a call that does not fit."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     module = sys.modules.get(name.partition(":")[0])
     mine = [frame for frame in frames if frame.filename == getattr(module, "__file__", None)]
     frame = (mine or frames)[-1]
-    return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
 
 
+@cache
 def digest_of_code(kind: type) -> str:
-    """Of the module that a class is in, comments and layout aside; nothing where its source is not to be had."""
-    try:
-        source = inspect.getsource(sys.modules[kind.__module__])
-    except (OSError, TypeError, KeyError):
-        return ""
-    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()
+    """Of the modules that a class and its bases are in, comments and layout aside, as they are when first asked.
+
+    Nothing where the source of one of them is not to be had.
+    """
+    modules = dict.fromkeys(base.__module__ for base in kind.__mro__)
+    digest = hashlib.sha256()
+    for module in modules:
+        if module == "builtins" or module.partition(".")[0] == "fedceo":
+            continue
+        try:
+            digest.update(ast.dump(ast.parse(inspect.getsource(sys.modules[module]))).encode())
+        except (OSError, TypeError, KeyError, SyntaxError):
+            return ""
+    return digest.hexdigest()
 
 
 def _check_there(field: str, name: str, module: str) -> None:

@@ -153,6 +153,66 @@ class Valid(OwnMethod):
         def check(cls, value):
             raise ValueError("too\\nlarge") if value > 5 else KeyError("odd")
 
+class Skips(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return (weights if uploads.nonfinite else uploads.mean()), {}
+
+class Normed(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        updates = {name: mean - weights[name] for name, mean in uploads.mean().items()}
+        norm = sum(float(u.square().sum()) for u in updates.values()) ** 0.5
+        return {name: w + updates[name] / norm for name, w in weights.items()}, {}
+
+class Fifo(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        memory[f"{100 - round_}"] = torch.ones(1)
+        memory["0.bias"] = torch.ones(1)
+        return weights, {"names": list(memory)}
+
+class Selfish(OwnMethod):
+    seen = 0
+
+    def aggregate(self, weights, uploads, memory, round_):
+        self.seen += 1
+        return weights, {"seen": self.seen}
+
+class Big(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w.double() + 1e300 for name, w in weights.items()}, {}
+
+class Complex(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w + 0j for name, w in weights.items()}, {}
+
+class Sparse(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return {name: w.to_sparse() for name, w in weights.items()}, {}
+
+class Infinite(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        return weights, {"ratio": float("inf")}
+
+class Exotic(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        memory["z"] = torch.ones(2, dtype=torch.complex128)
+        return weights, {}
+
+class Keyed(OwnMethod):
+    def aggregate(self, weights, uploads, memory, round_):
+        memory[3] = torch.ones(2)
+        return weights, {}
+
+class Old(OwnMethod):
+    def aggregate(self, state, uploads):
+        return {}, {}
+
+class Other(OwnMethod):
+    needs_stack = 1
+
+class Huge(OwnMethod):
+    def local(self, work):
+        return replace(work, momentum=10**400)
+
 class NotAMethod:
     pass
 

@@ -4,7 +4,9 @@ import importlib
 import linecache
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,11 +14,14 @@ import torch
 
 import fedceo
 from fedceo.attacks.holdings import check_holds
+from fedceo.cli import app
 from fedceo.config import parse_experiment, to_toml
+from fedceo.data import build_federation
 from fedceo.deploy.carried import check_carried
 from fedceo.errors import UsageError
 from fedceo.privacy.audit import audit
-from fedceo.simulation.preparing import prepare
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.preparing import prepare, prepare_again
 from fedceo.simulation.spending import privacy_spec
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
@@ -156,12 +161,22 @@ REFUSED = {
     "Forgetful": ("aggregate gives NoneType for ", {}),
     "Transposed": ("expected shape (", {}),
     "Unasked": ("single uploads are for who says needs_stack = True", {}),
-    "Wordless": ("aggregate gives dict, expected (weights, what the record says)", {}),
+    "Wordless": ("aggregate gives (dict), expected (weights, what the record says)", {}),
+    "Big": ("aggregate gives NaN or Inf for ", {}),
+    "Complex": ("torch.complex64 for ", {}),
+    "Sparse": ("method.name: ", {}),
+    "Infinite": ("what aggregate says for the round's record: Out of range float values", {}),
+    "Exotic": ("memory['z'] is torch.complex128, torch.strided, expected a tensor of real numbers", {}),
+    "Keyed": ("memory has the key 3, expected a name", {}),
+    "Old": ("failed with TypeError: Old.aggregate() takes 3 positional arguments but 5 were given", {}),
+    "Other": ("whose needs_stack is True or False", {}),
+    "Huge": ("for momentum, expected a number that is not negative", {}),
+    "A.B": ("method: name is 'mine_", {}),
     "Chatty": ("what aggregate says for the round's record: Object of type Tensor", {}),
     "NotANumber": ("aggregate gives NaN or Inf for ", {}),
-    "Counting": ("memory['count'] is int, expected a tensor by a name", {}),
+    "Counting": ("memory['count'] is int, expected a tensor of real numbers", {}),
     "Backwards": ("local gives -1.0 for learning_rate, expected a number that is not negative", {}),
-    "Nowhere": ("for only, expected a frozenset of parameters", {}),
+    "Nowhere": ("for only, expected a frozenset of parameters' names, or None", {}),
     "NoWork": ("local gives list, expected a Work", {}),
 }
 
@@ -193,6 +208,71 @@ def test_what_fails_in_a_later_round_is_a_line_too(mine: str) -> None:
     with pytest.raises(UsageError, match=r"Later' failed with ZeroDivisionError: .* \(mine_.*\.py, line") as raised:
         fedceo.run(table_of(f"{mine}:Later"), out="run")
     assert "\n" not in str(raised.value) and (Path("run") / "experiment.toml").exists()
+
+
+def test_it_learns_nothing_of_clients_whose_updates_overflow(mine: str) -> None:
+    """Their number is exact: with it a method would show whether one client's records are finite."""
+    federation = build_federation(parse_experiment(table_of("fedavg")).data, 0)
+    x = federation.x.float()
+    x[federation.train[0]] = float("inf")
+    broken = replace(federation, x=x)
+    table = table_of(f"{mine}:Skips")
+    table |= {"cohort": {"size": 30}}
+    start, run = (fedceo.run(table | {"train": table["train"] | {"rounds": t}}, data=broken) for t in (1, 2))
+    assert run.history[0]["nonfinite_updates"] == 1
+    assert not same_weights(start, run), "no round was skipped"
+
+
+def test_what_is_kept_where(mine: str) -> None:
+    """Memory comes in one order, resumed or not; an object keeps nothing; a trial has updates to divide by."""
+    names = [record["own"]["names"] for record in fedceo.run(table_of(f"{mine}:Fifo")).history]
+    with pytest.raises(KilledError):
+        fedceo.run(table_of(f"{mine}:Fifo"), out="run", on_round=lambda r: kill(r) if r["round"] == 2 else None)
+    assert [record["own"]["names"] for record in fedceo.resume("run").history] == names
+    assert {record["own"]["seen"] for record in fedceo.run(table_of(f"{mine}:Selfish")).history} == {1}
+    for size in (4, 6, 8):
+        assert fedceo.run(table_of(f"{mine}:Normed") | {"cohort": {"size": size}}).finished
+
+
+def test_code_is_told_apart_as_it_was_imported(mine: str) -> None:
+    """An edit while a run goes on is not taken for the code that runs, and costs no error."""
+    edited = METHODS.replace("class Same(OwnMethod):", "class Same(OwnMethod):\n    needs_stack = True\n")
+
+    def edit(record: dict[str, Any]) -> None:
+        Path(f"{mine}.py").write_text(edited if record["round"] == 1 else "def broken(:")
+        linecache.clearcache()
+        if record["round"] == 3:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        fedceo.run(table_of(f"{mine}:Same"), out="run", on_round=edit)
+    rewrite(mine, edited)
+    for again in (
+        lambda: fedceo.resume("run"),
+        lambda: prepare_again(RunFolder(Path("run"))),
+        lambda: app(["privacy", "account", "run"], standalone_mode=False),
+    ):
+        with pytest.raises(UsageError, match="whose module has changed since"):
+            again()
+
+
+def test_bases_count_as_code_and_what_has_no_source_is_not_continued(mine: str) -> None:
+    Path(f"base_{mine}.py").write_text(METHODS)
+    Path(f"{mine}.py").write_text(f"from base_{mine} import Momentum as Base\n\nclass Mine(Base):\n    pass\n")
+    with pytest.raises(KilledError):
+        fedceo.run(table_of(f"{mine}:Mine"), out="run", on_round=kill)
+    sys.modules.pop(mine)
+    rewrite(f"base_{mine}", METHODS.replace("FACTOR = 1", "FACTOR = 2"))
+    with pytest.raises(UsageError, match="whose module has changed since"):
+        fedceo.resume("run")
+    made = ModuleType("nowhere_to_be_read")
+    sys.modules["nowhere_to_be_read"] = made
+    exec(METHODS, vars(made))
+    with pytest.raises(KilledError):
+        fedceo.run(table_of("nowhere_to_be_read:Same"), out="without", on_round=kill)
+    with pytest.raises(UsageError, match="still the same cannot be told without its source"):
+        fedceo.resume("without")
+    sys.modules.pop("nowhere_to_be_read")
 
 
 def test_where_such_a_method_goes(mine: str) -> None:

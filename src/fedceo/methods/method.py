@@ -165,7 +165,7 @@ def make_method(experiment: Experiment, weights: Weights, clip: float, noise: fl
     match settings:
         case Own():
             of_users = experiment.privacy.mechanism in ("distributed", "central")
-            return own.make_own(settings, server, clip, noise if of_users else None)
+            return own.make_own(settings, server, clip, noise if of_users else None, weights)
         case FedCEO():
             return fedceo.FedCEO(settings, noise)
         case PPSGD():

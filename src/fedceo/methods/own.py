@@ -19,8 +19,7 @@ that; of who needs it only the server's row stands.
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class OwnMethod:
         clip: C.
         noise: standard deviation of the noise in an entry of an upload, None where there is no user-level noise.
 
-    An object may be made anew before any round; what is to be remembered belongs into `memory`.
+    An object is made anew for every question; what is to be remembered belongs into `memory`.
     """
 
     needs_stack = False
@@ -73,97 +72,128 @@ class OwnMethod:
             uploads: `uploads.mean()`, and with needs_stack `uploads.weights`, name -> (m, ...): the clients' models
                 after local training, privatised.
             memory: tensors of the method's own by name, empty in the first round; what is in it afterwards is there
-                in the next round, and in checkpoints.
+                in the next round, in the order of names, and in checkpoints.
             round_: counted from 1.
         """
         return uploads.mean(), {}
 
 
-class Hosted(FedAvg):
-    """One of the user's own, as the rest of the house knows a method."""
+KINDS = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+}  # fmt: skip
+"""What `memory` may hold: all that a checkpoint can."""
 
-    def __init__(self, server: Server, name: str, guest: OwnMethod) -> None:
+
+class Hosted(FedAvg):
+    """One of the user's own, as the rest of the house knows a method; each question is put to an object of its own."""
+
+    def __init__(self, server: Server, settings: Own, make: Callable[[], OwnMethod], names: Iterable[str]) -> None:
+        """names: of the model's parameters."""
         super().__init__(server)
-        self.name, self.guest = name, guest
-        self.needs_stack = bool(type(guest).needs_stack)
+        self.name, self.needs_stack, self.make = settings.name, settings.kind.needs_stack, make
+        self.names = frozenset(names)
 
     def phases(self, work: Work) -> Sequence[Work]:
-        changed = own.call(FIELD, self.name, self.guest.local, work)
-        if not isinstance(changed, Work):
+        changed = own.call(FIELD, self.name, lambda: self.make().local(work))
+        if type(changed) is not Work:
             raise self._error(f"local gives {type(changed).__name__}, expected a Work")
-        kept = replace(changed, **{name: getattr(work, name) for name in FREE})
-        if kept != work:
-            other = next(name for name in vars(work) if getattr(kept, name) != getattr(work, name))
-            raise self._error(f"local changes {other}, expected no other fields than {', '.join(FREE)}")
-        for name in set(FREE) - {"only"}:
+        for name in vars(work):
             value = getattr(changed, name)
-            if value is None and name == "radius":
-                continue
-            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise self._error(f"local gives {value!r} for {name}, expected a number that is not negative")
+            if name not in FREE and value != getattr(work, name):
+                raise self._error(f"local changes {name}, expected no other fields than {', '.join(FREE)}")
+            if name in FREE and not self._is_sound(name, value):
+                raise self._error(f"local gives {value!r} for {name}, expected {EXPECTED.get(name, NUMBER)}")
         return (changed,)
 
+    def _is_sound(self, name: str, value: Any) -> bool:
+        if name == "only":
+            return value is None or (isinstance(value, frozenset) and bool(value) and value <= self.names)
+        return (value is None and name == "radius") or (isinstance(value, int | float) and 0 <= value < 1e30)
+
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        memory = {name: tensor.clone() for name, tensor in state.server.get("own", {}).items()}
+        memory = {name: tensor.clone() for name, tensor in sorted(state.server.get("own", {}).items())}
         before = {name: w.clone() for name, w in state.weights.items()}
-        answer = own.call(FIELD, self.name, self.guest.aggregate, before, uploads, memory, round_)
-        if not (isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(each, Mapping) for each in answer)):
-            raise self._error(f"aggregate gives {type(answer).__name__}, expected (weights, what the record says)")
-        found, said = answer
+        shown = replace(uploads, nonfinite=0, unclipped=None)  # counts of clients, which no noise covers here
+        answer = own.call(FIELD, self.name, lambda: self.make().aggregate(before, shown, memory, round_))
+        if not isinstance(answer, tuple) or [isinstance(each, Mapping) for each in answer] != [True, True]:
+            parts = answer if isinstance(answer, tuple) else (answer,)
+            said = ", ".join(type(each).__name__ for each in parts)
+            raise self._error(f"aggregate gives ({said}), expected (weights, what the record says), two dicts")
+        found, words = answer
         try:
-            json.dumps(said)
-        except (TypeError, ValueError) as error:
+            said = json.loads(json.dumps(dict(words), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
             raise self._error(f"what aggregate says for the round's record: {error}") from None
         after = self.server.apply(state, {name: self._fit(name, found, w) for name, w in state.weights.items()})
-        for name, tensor in memory.items():
-            if not isinstance(name, str) or not isinstance(tensor, Tensor):
-                raise self._error(f"memory[{name!r}] is {type(tensor).__name__}, expected a tensor by a name")
-        kept = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in memory.items()}
-        return State(after.weights, after.personal, after.server | {"own": kept}), {"own": dict(said)}
+        kept = {name: self._kept(name, tensor) for name, tensor in memory.items()}
+        return State(after.weights, after.personal, after.server | {"own": kept}), {"own": said}
 
     def _fit(self, name: str, found: Mapping[str, Tensor], like: Tensor) -> Tensor:
         given = found.get(name)
-        if not isinstance(given, Tensor) or given.shape != like.shape:
-            said = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+        if not isinstance(given, Tensor) or given.shape != like.shape or given.is_complex():
+            said = f"shape {tuple(given.shape)}, {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
             hint = "" if self.needs_stack else "; single uploads are for who says needs_stack = True"
             raise self._error(f"aggregate gives {said} for {name}, expected shape {tuple(like.shape)}{hint}")
-        if not bool(given.isfinite().all()):
+        fitting = own.call(FIELD, self.name, lambda: given.detach().to(like.device, like.dtype).clone().contiguous())
+        if not bool(fitting.isfinite().all()):
             raise self._error(f"aggregate gives NaN or Inf for {name}")
-        return given.detach().to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
+        return fitting
+
+    def _kept(self, name: Any, tensor: Any) -> Tensor:
+        if not isinstance(name, str) or not name.isprintable():
+            raise self._error(f"memory has the key {name!r}, expected a name")
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.dtype not in KINDS:
+            said = f"{tensor.dtype}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise self._error(f"memory[{name!r}] is {said}, expected a tensor of real numbers")
+        return tensor.detach().clone().contiguous()
 
     def _error(self, words: str) -> UsageError:
         return UsageError(f"{FIELD}: {self.name!r}: {words}")
 
 
-def make_own(settings: Own, server: Server, clip: float, noise: float | None) -> Hosted:
+NUMBER = "a number that is not negative"
+EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
+
+
+def make_own(settings: Own, server: Server, clip: float, noise: float | None, names: Iterable[str]) -> Hosted:
     kind = settings.kind
     if not issubclass(kind, OwnMethod):
         raise UsageError(f"{FIELD}: {settings.name!r} is {kind.__name__}, expected a class made from {own.BASE}")
+    own.digest_of_code(kind)  # now, before the file may change
 
     def make() -> OwnMethod:
         made: OwnMethod = kind(settings=settings.given, clip=clip, noise=noise)
         return made
 
-    return Hosted(server, settings.name, own.call(FIELD, settings.name, make))
+    return Hosted(server, settings, make, names)
 
 
 def try_out(method: Hosted, weights: Weights, work: Work, clients: int) -> None:
-    """A round in which nobody has learnt anything: what fails in it is said before anything is written."""
-    (changed,) = method.phases(work)
-    only = changed.only
-    if only is not None and not (isinstance(only, frozenset) and only and only <= set(weights)):
-        raise UsageError(f"{FIELD}: {method.name!r}: local gives {only!r} for only, expected a frozenset of parameters")
-    rows = {name: w.unsqueeze(0).repeat(clients, *[1] * w.ndim) for name, w in weights.items()}
+    """A round in which everybody has moved a little at random: what fails in it is said before anything is written."""
+    method.phases(work)
+    rng = torch.Generator().manual_seed(0)
+    rows = {
+        name: w + 0.01 * torch.randn(clients, *w.shape, generator=rng).to(w.device, w.dtype)
+        for name, w in weights.items()
+    }
     stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
     method.aggregate(State(dict(weights)), stack if method.needs_stack else stack.alone(), 1)
 
 
 def about_own(settings: Settings) -> dict[str, Any]:
     """What tells a run's method from a later one of the same name; nothing for the library's own."""
-    return {"own_method": own.digest_of_code(settings.kind)} if isinstance(settings, Own) else {}
+    if not isinstance(settings, Own):
+        return {}
+    return {"own_method": {"code": own.digest_of_code(settings.kind), "release": settings.release}}
 
 
 def check_same_method(noted: Mapping[str, Any], settings: Settings, where: Path) -> None:
     """Refuse to go on with what was made by other code under the same name; noted: `about_own`."""
-    if isinstance(settings, Own) and noted.get("own_method") != about_own(settings)["own_method"]:
+    if not isinstance(settings, Own):
+        return
+    now = about_own(settings)["own_method"]
+    if noted.get("own_method") != now:
         raise UsageError(f"{where}: was made with another {settings.name}, whose module has changed since")
+    if not now["code"]:
+        raise UsageError(f"{where}: whether {settings.name} is still the same cannot be told without its source")

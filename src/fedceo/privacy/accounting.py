@@ -114,7 +114,8 @@ def answer(spec: Spec, observer: str) -> Answer:
         return Answer(
             None,
             NONE,
-            "a stored model may return in any later round, so no average hides who was in; the server's row holds here",
+            "single uploads are behind what is released, in any later round too, so no average hides who was in; the "
+            "server's row holds here",
         )
     return _personalised(spec)
 

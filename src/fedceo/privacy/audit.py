@@ -181,6 +181,6 @@ def _run_epsilon(plan: Spec, observer: str, mu: float) -> float | None:
     if plan.mechanism == "distributed":
         uploads = observer != "outsider"
         sigma *= math.sqrt(plan.share if uploads else plan.share / plan.cohort)
-    if observer == "outsider" and plan.release != "average":
+    if observer == "outsider" and plan.release == "personalised":  # of what this view shows by itself
         plan = replace(plan, release="average")
     return answer(replace(plan, noise_multiplier=sigma), observer).epsilon

@@ -14,7 +14,7 @@ from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
 from fedceo.method_settings import Own
-from fedceo.methods.own import Hosted, try_out
+from fedceo.methods.own import Hosted, check_same_method, try_out
 from fedceo.models import build_model, parameters_of
 from fedceo.own import is_own
 from fedceo.privacy.ledger import Entry
@@ -100,11 +100,13 @@ def _try_out(simulation: Simulation) -> None:
 def prepare_again(folder: RunFolder) -> Simulation:
     """The simulation of a folder's experiment; refused if it had data or a model that the experiment does not name."""
     simulation = prepare(folder.experiment())
+    noted = folder.result() if folder.finished else folder.load_checkpoint()[1]
+    check_same_method(noted, simulation.experiment.method, folder.path)
     if folder.finished:
-        was = folder.result()
+        was = noted
         same = (was.get("data_digest"), was["model"]) == (simulation.federation.digest, simulation.model_name)
     else:
-        same = folder.load_checkpoint()[1]["identity"] == identity(simulation)
+        same = noted["identity"] == identity(simulation)
     if not same:
         raise UsageError(
             f"{folder.path}: was made with other data or a model of your own, which only Python can give: "
