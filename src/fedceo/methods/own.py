@@ -38,6 +38,13 @@ from fedceo.training.work import Work
 FIELD = "method.name"
 FREE = ("learning_rate", "momentum", "proximal", "outside", "outside_radius", "radius", "ascent", "only")
 """What of local training a method of one's own may change; the rest is the experiment's, and counted in epsilon."""
+NUMBER = "a number that is not negative"
+EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
+KINDS = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+}  # fmt: skip
+"""What `memory` may hold: all that a checkpoint can."""
 
 
 class OwnMethod:
@@ -76,13 +83,6 @@ class OwnMethod:
             round_: counted from 1.
         """
         return uploads.mean(), {}
-
-
-KINDS = {
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-}  # fmt: skip
-"""What `memory` may hold: all that a checkpoint can."""
 
 
 class Hosted(FedAvg):
@@ -150,10 +150,6 @@ class Hosted(FedAvg):
 
     def _error(self, words: str) -> UsageError:
         return UsageError(f"{FIELD}: {self.name!r}: {words}")
-
-
-NUMBER = "a number that is not negative"
-EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
 
 
 def make_own(settings: Own, server: Server, clip: float, noise: float | None, names: Iterable[str]) -> Hosted:
