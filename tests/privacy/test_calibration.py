@@ -84,7 +84,7 @@ def test_loose_targets_need_hardly_any_noise() -> None:
         (1e-5, "server", spec(), "target_epsilon: 1e-05 .* no noise multiplier up to 10000 reaches"),
         (8, "server", spec("central"), "must be trusted"),
         (8, "outsider", spec("none"), "no mechanism"),
-        (8, "client", spec(release="stored"), "stored"),
+        (8, "client", spec(release="stored"), "single uploads are behind what is released"),
         (8, "client", spec(), "participant"),
         (8, "paper", spec(), "observer: 'paper'"),
         (8, "nobody", spec(), "expected one of outsider"),
