@@ -9,7 +9,6 @@ Fields carry the paper's symbols in their descriptions. Unknown fields are refus
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,7 +17,20 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedceo.errors import UsageError
 from fedceo.method_settings import METHODS, BlurLus, FedCEO, Method
-from fedceo.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy, Record, Section, Train
+from fedceo.sections import (
+    Checkpoint,
+    Cohort,
+    Data,
+    Evaluation,
+    Location,
+    Model,
+    Privacy,
+    Record,
+    Section,
+    Train,
+    first_mistake,
+    one_line,
+)
 
 
 class Experiment(Section):
@@ -201,24 +213,14 @@ TAGS = {"known", "own", *METHOD_NAMES}
 
 
 def _one_line(error: ValidationError) -> str:
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a misspelling explains the rest
-    place = ".".join(str(part) for part in first["loc"] if part not in TAGS)
-    if first["type"] == "extra_forbidden":
-        near = get_close_matches(str(first["loc"][-1]), _fields_beside(first["loc"]), n=1)
-        return f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else "")
-    if first["type"] == "missing":
-        return f"{place}: missing"
+    first = first_mistake(error)
     if first["type"] == "union_tag_invalid":
         given = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
-        return f"{place}.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}, or module:Class"
-    message = first["msg"].removeprefix("Value error, ")
-    shown = first["input"]
-    if not place or isinstance(shown, dict):
-        return f"{place}: {message}" if place else message
-    return f"{place}: {message}, got {shown!r}"
+        return f"method.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}, or module:Class"
+    return one_line(first, _fields_beside, hidden=TAGS)
 
 
-def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
+def _fields_beside(location: Location) -> list[str]:
     """The names known where an unknown one was found."""
     kind: Any = Experiment
     for part in location[:-1]:

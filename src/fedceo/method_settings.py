@@ -8,15 +8,15 @@ noise the update itself carries.
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from fedceo.errors import UsageError
 from fedceo.own import BASE, call, find, is_own
-from fedceo.sections import Count, Fraction, NotNegative, Positive, Section
+from fedceo.sections import Count, Fraction, NotNegative, Positive, Section, first_mistake, one_line
 
 
 class Settings(Section):
@@ -253,15 +253,10 @@ class Own(Settings, extra="allow"):
                 f"method.name: the Settings of {self.name!r} are no class made from fedceo.methods.Settings, or have a "
                 "field called name"
             )
-        first = call("method.name", self.name, _first_error, settings, self.model_extra or {})
-        if isinstance(first, Settings):
-            return found, first
-        place = ".".join(map(str, ("method", *first["loc"])))
-        if first["type"] == "extra_forbidden":
-            near = get_close_matches(str(first["loc"][-1]), settings.model_fields, n=1)
-            raise UsageError(f"{place}: unknown field" + (f", did you mean {near[0]}?" if near else ""))
-        got = "" if isinstance(first["input"], dict) else f", got {first['input']!r}"
-        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ').splitlines()[0]}{got}")
+        read = call("method.name", self.name, _read, settings, self.model_extra or {})
+        if isinstance(read, Settings):
+            return found, read
+        raise UsageError(one_line(read, lambda _: settings.model_fields, within=("method",)))
 
     @property
     def release(self) -> str:
@@ -269,12 +264,12 @@ class Own(Settings, extra="allow"):
         return "stored" if self.kind.needs_stack else "average"
 
 
-def _first_error(settings: type[Settings], fields: Mapping[str, Any]) -> Any:
+def _read(settings: type[Settings], fields: Mapping[str, Any]) -> Settings | ErrorDetails:
     """The settings, or what is wrong with the fields."""
     try:
         return settings.model_validate(fields)
     except ValidationError as error:
-        return error.errors()[0]
+        return first_mistake(error)
 
 
 METHODS = (FedAvg, DPFedAvg, DPFedSGD, FedProx, BlurLus, PPSGD, Centaur, JainAnil, FedCEO, DPFedSAM, DPFedLS)

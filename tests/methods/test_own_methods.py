@@ -27,17 +27,13 @@ from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from tests.methods.guests import METHODS
 from tests.simulation.small_runs import KilledError, changed, kill, same_weights
+from tests.small import module_here
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module in the working directory."""
-    name = f"mine_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(METHODS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same second is taken for the one before
-    return name
+    return module_here("mine", METHODS, tmp_path, monkeypatch)
 
 
 def table_of(name: str, mechanism: str = "distributed", **fields: Any) -> dict[str, Any]:
@@ -292,11 +288,8 @@ def test_where_such_a_method_goes(mine: str) -> None:
 def test_the_method_of_the_documentation_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
     lines = page[page.index("    # mine.py") : page.index("An experiment file names it")].splitlines()
-    (tmp_path / "mine.py").write_text("\n".join(line[4:] for line in lines))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    run = fedceo.run(table_of("mine:TrimmedMean", trim=2))
+    mine = module_here("mine", "\n".join(line[4:] for line in lines), tmp_path, monkeypatch)
+    run = fedceo.run(table_of(f"{mine}:TrimmedMean", trim=2))
     assert run.finished and run.result["own_method"]
     with pytest.raises(UsageError, match="aggregate gives NaN or Inf"):
-        fedceo.run(table_of("mine:TrimmedMean", trim=3))
-    sys.modules.pop("mine")
+        fedceo.run(table_of(f"{mine}:TrimmedMean", trim=3))

@@ -15,6 +15,7 @@ from fedceo.models.named import own_answers
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from tests.simulation.small_runs import KilledError, changed, kill
+from tests.small import module_here
 
 
 class Recurrent(nn.Module):
@@ -103,12 +104,7 @@ a_number = 3
 
 @pytest.fixture
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module in the working directory."""
-    name = f"nets_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(NETS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
+    return module_here("nets", NETS, tmp_path, monkeypatch)
 
 
 def test_an_experiment_file_names_a_model_of_ones_own(nets: str) -> None:

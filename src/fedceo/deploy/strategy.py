@@ -24,7 +24,7 @@ from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, pack,
 from fedceo.deploy.roster import Roster
 from fedceo.errors import UsageError
 from fedceo.methods import State, make_method
-from fedceo.methods.method import stack
+from fedceo.methods.method import given_to, stack
 from fedceo.models import build_model, check_model, parameters_of
 from fedceo.privacy.budget import Budget
 from fedceo.privacy.ledger import Entry, Ledger
@@ -192,8 +192,7 @@ class MethodStrategy(Strategy):
         if entry.released:
             models = stack([uploads[client] for client in reported])
             taken = Stack(models, reported, torch.ones(len(reported), dtype=torch.float64), nonfinite=0)
-            seen = taken if self.method.needs_stack else taken.alone()
-            state, about = self.method.aggregate(self.state, seen, entry.round)
+            state, about = self.method.aggregate(self.state, given_to(self.method, taken), entry.round)
             record |= about
         else:
             state, record["discarded"] = self.method.idle(self.state), True

@@ -134,6 +134,11 @@ class Method(Protocol):
         """The state after the round, and what the round's record should say of it."""
 
 
+def given_to(method: Method, uploads: Uploads) -> Uploads:
+    """What of the uploads a method may see: the mean alone, unless it needs each of them."""
+    return uploads if method.needs_stack else uploads.alone()
+
+
 def repeat(weights: Weights, clients: int) -> dict[str, Tensor]:
     """One model for each of K clients, without copying it."""
     return {name: w.expand(clients, *w.shape) for name, w in weights.items()}

@@ -31,7 +31,7 @@ from fedceo import own
 from fedceo.errors import UsageError
 from fedceo.method_settings import Own, Settings
 from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import State, Weights
+from fedceo.methods.method import State, Weights, given_to
 from fedceo.privacy.mechanisms import Stack, Uploads
 from fedceo.training.work import Work
 
@@ -157,9 +157,10 @@ def make_own(settings: Own, server: Server, clip: float, noise: float | None, na
     if not issubclass(kind, OwnMethod):
         raise UsageError(f"{FIELD}: {settings.name!r} is {kind.__name__}, expected a class made from {own.BASE}")
     own.digest_of_code(kind)  # now, before the file may change
+    given = settings.given
 
     def make() -> OwnMethod:
-        made: OwnMethod = kind(settings=settings.given, clip=clip, noise=noise)
+        made: OwnMethod = kind(settings=given, clip=clip, noise=noise)
         return made
 
     return Hosted(server, settings, make, names)
@@ -174,7 +175,7 @@ def try_out(method: Hosted, weights: Weights, work: Work, clients: int) -> None:
         for name, w in weights.items()
     }
     stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
-    method.aggregate(State(dict(weights)), stack if method.needs_stack else stack.alone(), 1)
+    method.aggregate(State(dict(weights)), given_to(method, stack), 1)
 
 
 def about_own(settings: Settings) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedceo.method_settings import FedCEO
+from fedceo.methods.method import given_to
 from fedceo.privacy.canaries import Canaries, Floats, Scores
 from fedceo.privacy.mechanism_check import Finding, Weights, check_mechanism
 from fedceo.privacy.mechanisms import noises
@@ -140,7 +141,7 @@ class UploadAudit:
             scores.add("average", canaries.common(_row(uploads.mean()) - begun.mean(0)), coins)
             scores.add("upload", own, coins)
             scores.add("upload - peer", own - peers, coins)
-            after, _ = self._method.aggregate(state, uploads if self._method.needs_stack else uploads.alone(), at)
+            after, _ = self._method.aggregate(state, given_to(self._method, uploads), at)
         if "returned" in self.claims and at % self._interval == 0:
             returned = _rows(self._method.starts(after, self._clients, at + 1))
             scores.add("returned", canaries.own(returned - begun), coins)

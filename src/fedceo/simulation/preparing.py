@@ -103,8 +103,7 @@ def prepare_again(folder: RunFolder) -> Simulation:
     noted = folder.result() if folder.finished else folder.load_checkpoint()[1]
     check_same_method(noted, simulation.experiment.method, folder.path)
     if folder.finished:
-        was = noted
-        same = (was.get("data_digest"), was["model"]) == (simulation.federation.digest, simulation.model_name)
+        same = (noted.get("data_digest"), noted["model"]) == (simulation.federation.digest, simulation.model_name)
     else:
         same = noted["identity"] == identity(simulation)
     if not same:

@@ -19,7 +19,7 @@ from fedceo.errors import UsageError
 from fedceo.method_settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import Contribution, Statistics, last_layer
+from fedceo.methods.method import Contribution, Statistics, given_to, last_layer
 from fedceo.models import check_model, parameters_of
 from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.privacy.mechanisms import Uploads, finite_rows, make_mechanism
@@ -111,8 +111,7 @@ class Simulation:
         if entry.released:
             uploads, losses = self._train(entry)
             with self.clock.during("server step"):
-                seen = uploads if self.method.needs_stack else uploads.alone()
-                self.state, about = self.method.aggregate(self.state, seen, t)
+                self.state, about = self.method.aggregate(self.state, given_to(self.method, uploads), t)
             record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
             if uploads.unclipped is not None:
                 record["clip"] = self.clip

@@ -168,12 +168,12 @@ class _Batch:
         keep = self._filters(is_fine & ~is_zero, tau, largest, tolerance)
         counts = [len(m) for m in self.stacks]
         shrunk = [self._apply(k, p) for k, p in enumerate(torch.split(keep, counts))]
-        starts = np.cumsum([0, *counts])
-        for m, out, start in zip(self.stacks, shrunk, starts, strict=False):
-            mine = slice(start, start + len(m))
-            if (by_svd := ~is_fine[mine] & ~is_zero[mine]).any():
-                at = torch.from_numpy(by_svd)
-                out[at] = _shrink_by_svd(m[at], tau[mine][by_svd])
+        ends = np.cumsum(counts)[:-1]
+        by_svd, taus = np.split(~is_fine & ~is_zero, ends), np.split(tau, ends)
+        for m, out, left, t in zip(self.stacks, shrunk, by_svd, taus, strict=True):
+            if left.any():
+                at = torch.from_numpy(left)
+                out[at] = _shrink_by_svd(m[at], t[left])
         return shrunk
 
     def _filters(self, busy: npt.NDArray[np.bool_], tau: Floats, largest: Floats, tolerance: Floats) -> Tensor:
