@@ -3,7 +3,7 @@
 python benchmarks/attacks.py             # about an hour of one core
 python benchmarks/attacks.py ig          # that attack anew, the others stay as they are
 
-Reads CIFAR-10 from FEDCEO_DATA. The table in docs/attacks.md is made from the file by docs/generate.py.
+Reads CIFAR-10 from FEDCEO_DATA. The table in docs/attacks.md is made from the file by tools/pages/generate.py.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any
 from report import RESULTS, write
 
 from fedceo.attacks import Attack, choose, run_study
-from fedceo.config import load_experiment
+from fedceo.experiment.file import load_experiment
 from fedceo.simulation.preparing import prepare
 
 FILE = Path(__file__).parents[1] / "experiments" / "attacks" / "cifar10.toml"

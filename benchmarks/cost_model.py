@@ -1,7 +1,7 @@
 """What a round costs, as formulas fitted to measurements, and what they say of rounds too large for this machine.
 
     python benchmarks/cost_model.py [--quick] [--out FILE.json]     # about 10 minutes
-    python benchmarks/scale_page.py                                 # its tables into docs/scale.md
+    python tools/pages/scale_page.py                                 # its tables into docs/scale.md
 
 Core-seconds, not wall-clock: everything runs on one thread and processor time is taken, so that others on the machine
 disturb little. Each formula is a sum of non-negative terms, fitted in relative error:
@@ -34,14 +34,15 @@ from scipy.optimize import nnls
 from tensors import make_input, median_threshold
 from torch import Tensor, nn
 
-from fedceo.config import parse_experiment
+from fedceo.experiment.file import parse_experiment
+from fedceo.mechanisms.base import Mechanism
 from fedceo.models import build_model, parameters_of
-from fedceo.privacy.mechanisms import Mechanism
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import fold, truncated_tsvd
-from fedceo.training.batched import BatchedTrainer
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, Work
+from fedceo.training.work import Work
 
 STEPS, BATCH = 30, 20
 """What a client does in a round of the table: one epoch over 600 records."""
@@ -124,7 +125,7 @@ def model_of(units: int) -> nn.Module:
 
 def measure_training(units: int, cohort: int, batch: int, steps: int) -> tuple[Terms, float]:
     model, data = model_of(units), make_federation(1000)
-    trainer = BatchedTrainer(Place(model, data, Schedule(0), torch.device("cpu"), torch.float32))
+    trainer = BatchedTrainer(TrainingContext(model, data, Schedule(0), torch.device("cpu"), torch.float32))
     starts = {name: w.expand(cohort, *w.shape) for name, w in parameters_of(model).items()}
     size = sum(w.numel() for w in parameters_of(model).values())
     work = Work(epochs=steps * batch // RECORDS + 1, batch_size=batch, learning_rate=0.01, steps=steps)

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from fedceo.config import parse_experiment
 from fedceo.data import Federation
+from fedceo.experiment.file import parse_experiment
 from fedceo.models import build_model
 from fedceo.simulation.rounds import Simulation
 

@@ -26,8 +26,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # one core for each contender, this process
 import torch
 from report import RESULTS, write
 
-from fedceo.config import parse_experiment
 from fedceo.data import Federation
+from fedceo.experiment.file import parse_experiment
 from fedceo.models import build_model
 from fedceo.scale.cluster import Workers, ray
 from fedceo.scale.remote import on_workers
@@ -74,7 +74,7 @@ def race(engine: str, rounds: int) -> list[dict[str, Any]]:
     pids: dict[str, list[int]] = {name: [] for name in CONTENDERS}
     with ExitStack() as stack:
         for name, count in CONTENDERS.items():
-            place = simulations[name].place
+            place = simulations[name].context
             if count is None:
                 simulations[name].trainer = make_trainer(place, engine)
             else:
@@ -120,7 +120,7 @@ def smoothing(turns: int) -> dict[str, Any]:
     w = torch.randn(*LAYER, LAYER_COHORT, generator=torch.Generator().manual_seed(0))
     threshold = 0.8 * float(torch.linalg.svdvals(torch.fft.fft(w, dim=2)[:, :, 1])[0])
     times: dict[str, list[float]] = {"here": [], "spread": []}
-    with on_workers(Workers(2), simulation.place, "batched") as remote:
+    with on_workers(Workers(2), simulation.context, "batched") as remote:
         for turn in range(turns + 1):
             for name, smooth in (("here", truncated_tsvds), ("spread", remote.smooth)):
                 begin = time.perf_counter()

@@ -27,8 +27,8 @@ from report import RESULTS, write
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedceo.config import parse_experiment
 from fedceo.data import Federation
+from fedceo.experiment.file import parse_experiment
 from fedceo.models import build_model
 from fedceo.simulation.rounds import Simulation
 

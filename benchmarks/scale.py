@@ -27,9 +27,9 @@ import torch
 from report import RESULTS, write
 from torch import nn
 
-from fedceo.config import parse_experiment
 from fedceo.data import Federation
-from fedceo.data.hands import Resampled
+from fedceo.data.assignment import Resampled
+from fedceo.experiment.file import parse_experiment
 from fedceo.models import MLP
 from fedceo.simulation.rounds import Simulation
 

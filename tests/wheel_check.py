@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 import fedceo
-from fedceo.presets import demo_experiments
-from fedceo.sections import Train
+from fedceo.experiment.catalogue import demo_experiments
+from fedceo.experiment.sections import Train
 from fedceo.tensors import truncated_tsvd
 
 package = Path(fedceo.__file__).parent

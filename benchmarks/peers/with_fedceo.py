@@ -8,8 +8,8 @@ import sys
 import torch
 
 import fedceo
-from fedceo.config import Experiment, parse_experiment
 from fedceo.data import Federation
+from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.simulation.rounds import Simulation
 from peers.work import Clock, Setting, Work
 

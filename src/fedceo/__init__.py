@@ -1,10 +1,11 @@
-"""Federated learning under differential privacy, around FedCEO (ICML 2025).
+"""Federated learning under differential accounting, around FedCEO (ICML 2025).
 
     import fedceo
     run = fedceo.run("experiment.toml")
 
 `run`, `resume` and `load` are the library; `Experiment` is the experiment file as an object; `from_arrays` takes data
-of your own. Rooms of their own: fedceo.tensors, fedceo.data, fedceo.models, fedceo.privacy. docs/python.md shows them.
+of your own. Rooms of their own: fedceo.tensors, fedceo.data, fedceo.models, fedceo.accounting. docs/python.md shows
+them.
 """
 
 from typing import TYPE_CHECKING
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 from fedceo.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from fedceo import data, models, privacy, tensors
-    from fedceo.config import Experiment, load_experiment, parse_experiment
+    from fedceo import accounting, data, models, tensors
     from fedceo.data import Federation, Source, from_arrays
     from fedceo.errors import UsageError
+    from fedceo.experiment.file import Experiment, load_experiment, parse_experiment
     from fedceo.simulation.runs import Run, load, resume, run
 
 __version__ = "0.1.0"
@@ -27,13 +28,13 @@ __all__ = [
     "Source",
     "UsageError",
     "__version__",
+    "accounting",
     "data",
     "from_arrays",
     "load",
     "load_experiment",
     "models",
     "parse_experiment",
-    "privacy",
     "resume",
     "run",
     "tensors",
@@ -42,10 +43,10 @@ __all__ = [
 __getattr__, __dir__ = on_first_use(
     __name__,
     {
-        "fedceo.config": ("Experiment", "load_experiment", "parse_experiment"),
+        "fedceo.experiment.file": ("Experiment", "load_experiment", "parse_experiment"),
         "fedceo.data": ("Federation", "Source", "from_arrays"),
         "fedceo.errors": ("UsageError",),
         "fedceo.simulation.runs": ("Run", "load", "resume", "run"),
     },
-    rooms=("data", "models", "privacy", "tensors"),
+    rooms=("data", "models", "accounting", "tensors"),
 )

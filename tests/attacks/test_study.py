@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedceo.attacks import Attack, choose, metrics, reconstruct, run_study
 from fedceo.attacks.control import control_fails
-from fedceo.attacks.holdings import check_holds, held_updates, make_sender
-from fedceo.config import parse_experiment
+from fedceo.attacks.threat_models import check_holds, held_updates, make_sender
 from fedceo.errors import UsageError
-from fedceo.privacy.mechanisms import norms_of
+from fedceo.experiment.file import parse_experiment
+from fedceo.mechanisms.base import norms_of
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 
@@ -160,7 +160,7 @@ def test_a_study_repeats() -> None:
 
 
 def test_only_pictures_are_attacked() -> None:
-    from tests.small import federation
+    from tests.support.small import federation
 
     sim = simulation()
     sim.federation = federation(shape=(6,))

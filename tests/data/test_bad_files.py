@@ -15,7 +15,7 @@ import pytest
 
 from fedceo.data import DATASETS, load_source
 from fedceo.errors import UsageError
-from tests.data.layouts import (
+from tests.support.layouts import (
     LETTERS,
     idx,
     leaf,

@@ -12,8 +12,8 @@ import torch
 
 from fedceo.data import Source, build_federation, federate, from_arrays
 from fedceo.errors import UsageError
-from fedceo.sections import Data
-from tests.data.layouts import idx, write_cifar10, write_mnist
+from fedceo.experiment.sections import Data
+from tests.support.layouts import idx, write_cifar10, write_mnist
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

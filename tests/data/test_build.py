@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedceo.data import Federation, Source, federate, from_arrays
 from fedceo.errors import UsageError
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 
 def numbered(records: int, clients: int | None = None) -> Source:

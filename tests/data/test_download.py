@@ -16,7 +16,7 @@ from fedceo.data import DATASETS
 from fedceo.data.dataset import DataSet, Download
 from fedceo.data.download import get
 from fedceo.errors import UsageError
-from tests.data.layouts import idx
+from tests.support.layouts import idx
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

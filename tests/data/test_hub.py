@@ -9,7 +9,7 @@ import pytest
 
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 
 class Split(dict[str, list[Any]]):

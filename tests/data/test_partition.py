@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedceo.data.partition import deal
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 

@@ -10,7 +10,7 @@ import torch
 
 from fedceo.data import Federation, draw_partition, federate, from_arrays, label_counts
 from fedceo.errors import UsageError
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 
 def federation(clients: int, classes: int = 10) -> Federation:

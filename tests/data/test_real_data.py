@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedceo.data import DATASETS, build_federation, load_source
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 ROOT = Path(os.environ.get("FEDCEO_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -11,8 +11,8 @@ from fedceo.data import DATASETS, DESCRIPTIONS, build_federation, from_arrays, l
 from fedceo.data.arrays import read_npz
 from fedceo.data.sent140 import tokens
 from fedceo.data.source import hold_out
-from fedceo.sections import Data
-from tests.data.layouts import (
+from fedceo.experiment.sections import Data
+from tests.support.layouts import (
     LETTERS,
     pack,
     write_cifar10,

@@ -13,13 +13,13 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedceo.config import Experiment
 from fedceo.deploy.client import NodeError, PrivacyMod, client_app
 from fedceo.deploy.messages import RefusedError, Ticket, ask, pack
 from fedceo.deploy.records import dealt_records, own_records
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 from fedceo.training.schedule import Schedule
-from tests.deploy.grid import experiment
+from tests.support.grid import experiment
 
 Weights = dict[str, torch.Tensor]
 
@@ -32,8 +32,8 @@ def identity() -> None:
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
-def message(kind: str = "train", weights: Weights | None = None, client: int = 2, silent: bool = False) -> Message:
-    found = ask(kind, 7, Ticket.issue(5, client), 60.0, START if weights is None else weights, silent)
+def message(kind: str = "train", weights: Weights | None = None, client: int = 2, capped: bool = False) -> Message:
+    found = ask(kind, 7, Ticket.issue(5, client), 60.0, START if weights is None else weights, capped)
     found.metadata.__dict__["_message_id"] = "a message"
     return found
 
@@ -131,7 +131,7 @@ def test_a_client_at_its_cap_sends_noise_without_training() -> None:
     def never(message: Message, context: Context) -> Message:
         raise AssertionError
 
-    reply = app_around(never, PrivacyMod(quiet()))(message(silent=True), CONTEXT)
+    reply = app_around(never, PrivacyMod(quiet()))(message(capped=True), CONTEXT)
     assert norm(update(reply)) == 0.0
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedceo.cli import app
-from fedceo.config import load_experiment, to_toml
-from fedceo.deploy.carried import check_carried, for_deployment
+from fedceo.cli.app import app
+from fedceo.deploy.supported import check_supported, for_deployment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import load_experiment, to_toml
 
 MINE = """
 seed = 3
@@ -53,7 +53,7 @@ def test_the_app_is_whole_and_runs_the_experiment_with_noise_of_the_system(mine:
         "federation/experiment.toml",
     }
     written = load_experiment(folder / "federation" / "experiment.toml")
-    check_carried(written)
+    check_supported(written)
     assert written.train.rounds == 4 and written.checkpoint.every == 1
     assert written.privacy.randomness == "system"
     assert written.privacy.target_epsilon is None and written.privacy.noise_multiplier is not None
@@ -95,7 +95,7 @@ def test_without_flower_one_line_names_the_extra(mine: Path, tmp_path: Path) -> 
     program = (
         "import sys; sys.modules['flwr'] = None\n"
         f"sys.argv = ['fedceo', 'flower', 'new', {str(tmp_path / 'app')!r}, {str(mine)!r}]\n"
-        "from fedceo.cli import main; main()"
+        "from fedceo.cli.app import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
@@ -119,7 +119,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("sections, field", REFUSED, ids=lambda given: str(given))
 def test_what_cannot_be_carried_is_refused_by_its_field(sections: dict[str, Any], field: str) -> None:
-    from fedceo.config import parse_experiment
+    from fedceo.experiment.file import parse_experiment
 
     given = parse_experiment(tomllib.loads(MINE) | sections)
     with pytest.raises(UsageError) as refused:
@@ -130,5 +130,5 @@ def test_what_cannot_be_carried_is_refused_by_its_field(sections: dict[str, Any]
 
 def test_seeded_noise_is_refused_where_it_is_run(mine: Path) -> None:
     with pytest.raises(UsageError, match=r'^privacy\.randomness: "seeded", expected "system"'):
-        check_carried(load_experiment(mine))
+        check_supported(load_experiment(mine))
     assert "seeded" not in to_toml(for_deployment(load_experiment(mine)))

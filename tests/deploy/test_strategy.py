@@ -12,13 +12,13 @@ pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 from flwr.app import Error, Message
 
 import fedceo
-from fedceo.config import Experiment
 from fedceo.deploy.records import dealt_public_records
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.deploy.grid import LocalGrid, experiment, local_grid, pem
+from tests.support.grid import LocalGrid, experiment, local_grid, pem
 
 Weights = dict[str, torch.Tensor]
 
@@ -75,7 +75,7 @@ def test_poisson_cohorts_caps_and_an_optimiser_end_there_too(tmp_path: Path) -> 
     server = strategy(given, tmp_path / "run")
     server.run(local_grid(given, Schedule(given.seed)))
     expected = simulated(given)
-    assert any(entry.silent for entry in expected.ledger.entries)
+    assert any(entry.capped for entry in expected.ledger.entries)
     assert server.ledger.entries == expected.ledger.entries
     assert distance(server.state.weights, expected.weights) < 1e-6
 
@@ -116,7 +116,7 @@ def test_every_message_has_weights_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_run_folder_is_read_by_show_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedceo.cli import show
+    from fedceo.cli.app import show
 
     given = experiment()
     server = strategy(given, tmp_path / "run")
@@ -230,7 +230,7 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tm
     assert len(server.ledger.entries) == 2
     with pytest.raises(UsageError, match="another process is at work there"):
         strategy(given, tmp_path / "run")
-    server.journal.release()  # which the end of its process does
+    server.log.release()  # which the end of its process does
     again = strategy(given, tmp_path / "run")
     assert again.round == 2
     again.run(local_grid(given, noise))
@@ -270,7 +270,7 @@ def test_after_a_restart_a_number_stays_with_its_key(tmp_path: Path) -> None:
     kill_in_round(grid, server, 2)
     with pytest.raises(Killed):
         server.run(grid)
-    server.journal.release()
+    server.log.release()
     grid = local_grid(given)
     grid.nodes[1000].key = pem("a thief")
     again = strategy(given, tmp_path / "run")
@@ -282,7 +282,7 @@ def test_after_a_restart_a_number_stays_with_its_key(tmp_path: Path) -> None:
 
 def test_another_experiment_or_a_finished_run_is_refused(tmp_path: Path) -> None:
     given = experiment(train={"rounds": 1})
-    strategy(given, tmp_path / "run").journal.release()
+    strategy(given, tmp_path / "run").log.release()
     with pytest.raises(UsageError, match="another experiment"):
         strategy(experiment(train={"rounds": 2}), tmp_path / "run")
     strategy(given, tmp_path / "run").run(local_grid(given))

@@ -12,11 +12,11 @@ pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 from safetensors.torch import load_file
 
 import fedceo
-from fedceo.config import Experiment
 from fedceo.deploy.new import write_app
+from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
-from tests.deploy.grid import experiment
-from tests.deploy.superlink import Link, node_key, superlink
+from tests.support.grid import experiment
+from tests.support.superlink import Link, node_key, superlink
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedceo
-from fedceo import method_settings
-from fedceo.config import parse_experiment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import parse_experiment
+from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import Server
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import State
@@ -17,9 +17,9 @@ from fedceo.models import build_model, parameters_of
 from fedceo.simulation.preparing import prepare as prepare_experiment
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import global_model_caveat
-from fedceo.training.batched import BatchedTrainer
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.work import ALL_RECORDS, local_work
-from tests.simulation.small_runs import changed
+from tests.support.small_runs import changed
 
 
 def prepare(table: dict[str, Any]) -> Simulation:

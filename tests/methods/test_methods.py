@@ -8,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedceo import config, method_settings
 from fedceo.errors import UsageError
+from fedceo.experiment import file as config
+from fedceo.mechanisms.base import Mean, Stack
+from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg, Server
 from fedceo.methods.fedceo import FedCEO
 from fedceo.methods.method import State
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
-from fedceo.privacy.mechanisms import Mean, Stack
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import spectrum
 from fedceo.training.schedule import Schedule
-from tests.small import federation
+from tests.support.small import federation
 
 
 def experiment(method: dict[str, object], **changes: dict[str, object]) -> config.Experiment:

@@ -15,7 +15,7 @@ from torch.func import functional_call
 import fedceo
 from fedceo.methods.jain import User, alternate, fit_user, noised_sum
 from fedceo.methods.local import laplacian_smooth, largest
-from tests.small import SIZES, SmallConv, federation
+from tests.support.small import SIZES, SmallConv, federation
 
 Model = dict[str, Tensor]
 CLIP, RATE, EPOCHS = 0.3, 0.2, 3

@@ -14,7 +14,7 @@ from fedceo.methods.personal import power_step
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from tests.methods.test_oracles import close, run, table
-from tests.small import SIZES, federation
+from tests.support.small import SIZES, federation
 
 
 def flat_records(client: int) -> tuple[Tensor, Tensor]:
@@ -89,9 +89,9 @@ def simulation(mechanism: str, **sections: dict[str, Any]) -> Simulation:
     return prepare(experiment, federation(), first_linear())
 
 
-def after(reported: tuple[int, ...], silent: tuple[int, ...]) -> dict[str, Tensor]:
+def after(reported: tuple[int, ...], capped: tuple[int, ...]) -> dict[str, Tensor]:
     begun = simulation("central")
-    begun.step(replace(begun.draw(), reported=reported, silent=silent))
+    begun.step(replace(begun.draw(), reported=reported, capped=capped))
     return begun.state.weights
 
 

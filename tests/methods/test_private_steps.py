@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedceo.config import parse_experiment
+from fedceo.experiment.file import parse_experiment
 from fedceo.simulation.spending import privacy_spec
 
 BATCHES, EPOCHS = 4, 3

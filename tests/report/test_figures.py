@@ -154,7 +154,7 @@ def test_the_same_data_give_the_same_svg() -> None:
 
 
 def test_who_has_what() -> None:
-    from tests.small import SIZES, federation
+    from tests.support.small import SIZES, federation
 
     drawing = figures.partition(federation())
     assert drawing.data["counts"].sum(1).tolist() == list(SIZES) and "4 clients hold 5 to 21 records" in drawing.caption
@@ -163,7 +163,7 @@ def test_who_has_what() -> None:
 
 def test_the_grid_of_an_attack() -> None:
     from fedceo.attacks import Attack, run_study
-    from fedceo.config import parse_experiment
+    from fedceo.experiment.file import parse_experiment
     from fedceo.simulation.preparing import prepare
     from tests.report.conftest import TABLE
 

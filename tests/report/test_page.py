@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedceo
-from fedceo.cli import main
+from fedceo.cli.app import main
 from fedceo.errors import UsageError
 from tests.report.conftest import TABLE
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import fedceo
+from fedceo.accounting.ledger import Entry
 from fedceo.errors import UsageError
-from fedceo.privacy.ledger import Entry
 from fedceo.scale.cluster import Workers, _room, ray
 from fedceo.scale.pool import pool_of
 from fedceo.scale.remote import apart, on_workers
@@ -22,7 +22,7 @@ from fedceo.scale.worker import Kit
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import truncated_tsvd
-from tests.small import federation
+from tests.support.small import federation
 
 pytestmark = [
     pytest.mark.slow,  # Ray takes seconds to start, and each worker takes seconds to import torch
@@ -106,7 +106,7 @@ def test_two_workers_give_the_bits_of_two_threads() -> None:
         {"data": {"clients": 100}, "cohort": {"size": 50, "sampling": "poisson"}, "method": {"name": "fedavg"}},
         {"privacy": {"participation_cap": 1, "noise_multiplier": 1.0}, "train": {"precision": "float64"}},
     ],
-    ids=["record", "personal heads", "turns", "silent clients"],
+    ids=["record", "personal heads", "turns", "capped clients"],
 )
 def test_every_kind_of_round(sections: dict[str, Any]) -> None:
     table = TABLE | {
@@ -202,7 +202,7 @@ def test_frequencies_spread_over_workers() -> None:
     """Real and complex, wide and tall, an odd and an even number of them; small ones stay here."""
     simulation = simulated()
     torch.manual_seed(0)
-    with on_workers(Workers(2), simulation.place, simulation.engine) as remote:
+    with on_workers(Workers(2), simulation.context, simulation.engine) as remote:
         done: list[str] = []
         run = remote.pool.run
         remote.pool.run = lambda method, tasks: done.append(method) or run(method, tasks)  # type: ignore[method-assign,func-returns-value]
@@ -240,7 +240,7 @@ def test_more_than_there_is_room_for_is_refused(tmp_path: Path) -> None:
 
 def test_workers_of_another_version_are_refused() -> None:
     simulation = simulated()
-    kit = Kit.of(simulation.place, "loop", simulation.model)
+    kit = Kit.of(simulation.context, "loop", simulation.model)
     object.__setattr__(kit, "versions", ("0.0.1", "1.0"))
     with pytest.raises(UsageError, match=r"^--ray-address: a worker has fedceo .* but this machine fedceo 0.0.1 "):  # noqa: SIM117
         with pool_of(kit, 1, 0.0):

@@ -14,8 +14,8 @@ from fedceo.methods.fedavg import FedAvg
 from fedceo.models.named import own_answers
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
-from tests.simulation.small_runs import KilledError, changed, kill
-from tests.small import module_here
+from tests.support.small import module_here
+from tests.support.small_runs import KilledError, changed, kill
 
 
 class Recurrent(nn.Module):

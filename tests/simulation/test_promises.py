@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import fedceo
-from fedceo import cli_privacy
-from fedceo.config import parse_experiment, to_toml
+from fedceo.accounting.calibration import calibrate
+from fedceo.accounting.plan import Spec
+from fedceo.accounting.rows import answer
+from fedceo.cli import privacy as cli_privacy
 from fedceo.data import build_federation, from_arrays
-from fedceo.privacy.accounting import answer
-from fedceo.privacy.calibration import calibrate
-from fedceo.privacy.spec import Spec
+from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import client_sizes, privacy_spec, solve_noise
-from tests.simulation.small_runs import changed
+from tests.support.small_runs import changed
 
 
 def epsilon(run: fedceo.Run, observer: str) -> float:
@@ -98,7 +98,7 @@ def test_who_is_at_its_cap_has_no_say_in_the_clip(mechanism: str) -> None:
     before = simulation.clip
     simulation.step()
     assert before < 1e6, "all were within the clip, so it falls"
-    assert simulation.ledger.entries[-1].silent == tuple(range(10)) and simulation.clip == before
+    assert simulation.ledger.entries[-1].capped == tuple(range(10)) and simulation.clip == before
 
 
 @pytest.mark.parametrize(

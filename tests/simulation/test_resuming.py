@@ -15,8 +15,8 @@ import torch
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from tests.simulation.small_runs import TABLE, KilledError, changed, kill, same_weights
-from tests.small import SmallConv, federation
+from tests.support.small import SmallConv, federation
+from tests.support.small_runs import TABLE, KilledError, changed, kill, same_weights
 
 
 def test_folder_and_load(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_rounds_lost_to_kills_silence_nobody_where_there_is_no_cap(tmp_path: Pat
             fedceo.resume(tmp_path / "run", on_round=kill)
     ended = fedceo.resume(tmp_path / "run")
     assert len(ended.ledger.entries) == 3 + 12 and max(ended.ledger.participations.values()) == 3 + 12
-    assert all(entry.silent == () for entry in ended.ledger.entries)
+    assert all(entry.capped == () for entry in ended.ledger.entries)
 
 
 def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import fedceo
+from fedceo.accounting.rows import answer
 from fedceo.errors import UsageError
-from fedceo.privacy.accounting import answer
 from fedceo.simulation.spending import privacy_spec
-from tests.simulation.small_runs import TABLE, changed, same_weights
-from tests.small import SmallConv, federation
+from tests.support.small import SmallConv, federation
+from tests.support.small_runs import TABLE, changed, same_weights
 
 
 def test_a_run_in_memory() -> None:

@@ -1,4 +1,4 @@
-"""What a run writes down, how it ends on a budget, and what it does with missing and silent clients."""
+"""What a run writes down, how it ends on a budget, and what it does with missing and capped clients."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.spending import planned_rows
-from tests.simulation.small_runs import changed, same_weights
+from tests.support.small_runs import changed, same_weights
 
 
 def epsilon(run: fedceo.Run, observer: str) -> Any:
@@ -76,12 +76,12 @@ def test_a_capped_client_sends_nothing_of_its_own(mechanism: str) -> None:
     fields = {"mechanism": mechanism, "participation_cap": 2}
     run = fedceo.run(changed(privacy=fields, method={"restart": "mean"}))
     assert max(run.ledger.participations.values()) == 2
-    silent = [entry.silent for entry in run.ledger.entries if entry.silent]
+    capped = [entry.capped for entry in run.ledger.entries if entry.capped]
     if mechanism == "record":
-        assert not silent and any(len(entry.reported) < 6 for entry in run.ledger.entries)
+        assert not capped and any(len(entry.reported) < 6 for entry in run.ledger.entries)
     else:
-        assert silent
-    # after the cap's last round everyone is silent: noise alone moves the model, or nothing does
+        assert capped
+    # after the cap's last round everyone is capped: noise alone moves the model, or nothing does
     everyone = fedceo.run(
         changed(
             privacy=fields | {"participation_cap": 1},

@@ -149,7 +149,7 @@ def test_a_model_that_was_just_smoothed_does_not_stand_alone(folder: Path) -> No
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedceo.cli import main
+    from fedceo.cli.app import main
 
     monkeypatch.setattr(
         "sys.argv", ["fedceo", "sweep", str(folder), "--out", str(folder / "out"), "--jobs", "1", "--json"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedceo.config import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import METHOD_NAMES, load_experiment, parse_experiment
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import load

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.tensors import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
-from tests.tensors import naive
-from tests.tensors.strategies import clients, make, seeds, sizes, tensors
+from tests.support import naive
+from tests.support.strategies import clients, make, seeds, sizes, tensors
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.tensors import nuclear_norm, shrinkage, spectrum, truncated_tsvd, truncated_tsvds, truncation
-from tests.tensors import naive
-from tests.tensors.strategies import KINDS, dtypes, make, seeds, tensors
+from tests.support import naive
+from tests.support.strategies import KINDS, dtypes, make, seeds, tensors
 
 PROMISED = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.blocks import Conv, Linear
-from fedceo.training.chain import NotAChainError, read_chain
-from fedceo.training.cohort import Batch
+from fedceo.training.batched.blocks import Conv, Linear
+from fedceo.training.batched.chain import NotAChainError, read_chain
+from fedceo.training.batched.cohort import Batch
 from fedceo.training.per_example import clipped_sum
-from tests.small import SmallConv
+from tests.support.small import SmallConv
 
 
 class Strided(nn.Module):

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched import BatchedTrainer
-from fedceo.training.chain import Chain, read_chain
-from fedceo.training.cohort import Batch
+from fedceo.training.batched.chain import Chain, read_chain
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, RecordPrivacy, Weights, Work
-from tests.small import federation
+from fedceo.training.work import RecordPrivacy, Weights, Work
+from tests.support.small import federation
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
 
@@ -45,11 +46,11 @@ def make(which: str) -> nn.Module:
     return special[which]() if which in special else build_model(which, (3, 32, 32), 5, seed=0)
 
 
-def place(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> Place:
+def place(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> TrainingContext:
     data = federation(SIZES, (3, 32, 32), classes=5)
     if bad:
         data.x[data.train[0][:5]] = torch.nan
-    return Place(model.cuda(), data, Schedule(5, randomness), torch.device("cuda"), torch.float32)
+    return TrainingContext(model.cuda(), data, Schedule(5, randomness), torch.device("cuda"), torch.float32)
 
 
 def starts(model: nn.Module, clients: int) -> dict[str, Tensor]:
@@ -83,7 +84,9 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def exact_loop(here: Place, begin: Weights, clients: list[int], work: Work) -> tuple[dict[str, Tensor], Tensor]:
+def exact_loop(
+    here: TrainingContext, begin: Weights, clients: list[int], work: Work
+) -> tuple[dict[str, Tensor], Tensor]:
     """What the loop gives in float64, on the same batches, masks and noise."""
     twin = replace(here, model=deepcopy(here.model).double(), dtype=torch.float64)
     trained = LoopTrainer(twin).train(begin, clients, 1, work)

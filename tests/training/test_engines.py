@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
-from fedceo.training.batched import BatchedTrainer
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, RecordPrivacy, Weights, Work
-from tests.small import SIZES, SmallConv, federation
+from fedceo.training.work import RecordPrivacy, Weights, Work
+from tests.support.small import SIZES, SmallConv, federation
 
 
-def place(model: nn.Module, dtype: torch.dtype = torch.float32) -> Place:
-    return Place(model.to(dtype), federation(), Schedule(5), torch.device("cpu"), dtype)
+def place(model: nn.Module, dtype: torch.dtype = torch.float32) -> TrainingContext:
+    return TrainingContext(model.to(dtype), federation(), Schedule(5), torch.device("cpu"), dtype)
 
 
 class Normed(nn.Module):
@@ -100,7 +101,7 @@ def test_loop_and_batch_agree_on_lenet(record: RecordPrivacy | None) -> None:
     sizes = (9, 5)
     data = federation(sizes, shape=(3, 16, 16), classes=4)
     model = build_model("lenet5", (3, 16, 16), 4, seed=0).double()
-    here = Place(model, data, Schedule(5), torch.device("cpu"), torch.float64)
+    here = TrainingContext(model, data, Schedule(5), torch.device("cpu"), torch.float64)
     begin, work = starts(model, 2), Work(2, 4, 0.1, record=record)
     loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
     assert difference(loop.weights, batch.weights) <= 1e-8
@@ -146,7 +147,7 @@ def test_a_bad_record_switches_no_noise_off(trainer: type[LoopTrainer] | type[Ba
     data = federation()
     data.x[data.train[0][0]] = torch.nan
     model = models()["conv"]
-    here = Place(model, data, Schedule(5), torch.device("cpu"), torch.float32)
+    here = TrainingContext(model, data, Schedule(5), torch.device("cpu"), torch.float32)
     begin = starts(model, 2)
     trained = trainer(here).train(begin, [0, 2], 1, Work(2, 4, 0.1, record=RECORD)).weights
     for name, w in begin.items():

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched import BatchedTrainer
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.per_example import clipped_sum, draw_noise
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, RecordPrivacy, Work
-from tests.small import SmallConv, federation
+from fedceo.training.work import RecordPrivacy, Work
+from tests.support.small import SmallConv, federation
 
 
 @pytest.mark.parametrize("clip", [0.05, 1.0, 100.0])
@@ -63,7 +64,7 @@ def test_noise_has_the_size_asked(trainer: type[LoopTrainer] | type[BatchedTrain
     """A step with a vanishing clip is noise alone: its standard deviation is sigma * C / expected batch."""
     model = build_model("mlp", (30, 30), 100, seed=0)
     data = federation(sizes=(10,), shape=(30, 30), classes=100)
-    place = Place(model, data, Schedule(0), torch.device("cpu"), torch.float32)
+    place = TrainingContext(model, data, Schedule(0), torch.device("cpu"), torch.float32)
     start = {name: w[None] for name, w in parameters_of(model).items()}
     clip, sigma, rate = 1e-3, 1e3, 0.5
     work = Work(1, 10, rate, record=RecordPrivacy(clip, sigma))
@@ -77,7 +78,7 @@ def test_noise_has_the_size_asked(trainer: type[LoopTrainer] | type[BatchedTrain
 def test_noise_never_comes_twice(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
     """With a vanishing clip a step is noise alone: clients, steps and rounds must have nothing in common."""
     model = build_model("mlp", (20, 20), 10, seed=0)
-    place = Place(model, federation((10, 10), (20, 20), 10), Schedule(0), torch.device("cpu"), torch.float32)
+    place = TrainingContext(model, federation((10, 10), (20, 20), 10), Schedule(0), torch.device("cpu"), torch.float32)
     start = {name: w.expand(2, *w.shape) for name, w in parameters_of(model).items()}
     record = RecordPrivacy(1e-4, 1e4)
 

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched import BatchedTrainer
-from fedceo.training.cohort import Cohort
+from fedceo.training.batched.cohort import Cohort
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer, _climbed
 from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import ALL_RECORDS, Place, RecordPrivacy, Work
-from tests.small import SIZES, SmallConv, federation
+from fedceo.training.work import ALL_RECORDS, RecordPrivacy, Work
+from tests.support.small import SIZES, SmallConv, federation
 
 
 class Normed(nn.Module):
@@ -62,7 +63,7 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
     torch.manual_seed(0)
     exact = device == "cpu"
     kind, module = torch.float64 if exact else torch.float32, MODELS[model]()
-    place = Place(module.to(device, kind), federation(), Schedule(3), torch.device(device), kind)
+    place = TrainingContext(module.to(device, kind), federation(), Schedule(3), torch.device(device), kind)
     weights = parameters_of(place.model)
     last = list(weights)[-1].split(".")[0]
     head = frozenset(each for each in weights if each.split(".")[0] == last)
@@ -79,7 +80,7 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
 
 
 def test_phases_of_a_round_have_batches_of_their_own() -> None:
-    place = Place(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    place = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
     first, second = (place.plan(0, 1, replace(PLAIN, phase=phase))[0] for phase in (0, 1))
     assert not torch.equal(first, second)
     assert torch.equal(first, place.plan(0, 1, PLAIN)[0])
@@ -93,7 +94,7 @@ def test_a_gradient_of_zero_has_no_direction_to_ascend() -> None:
 
 @pytest.mark.parametrize("record", [None, RecordPrivacy(0.5, 0.3)], ids=["plain", "record"])
 def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> None:
-    place = Place(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    place = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
     work = replace(PLAIN, ascent=0.3, record=record)
     starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(place.model).items()}
     cohort = Cohort.of(starts, place, [place.plan(k, 1, work) for k in (0, 1)], [1.0, 1.0], work)

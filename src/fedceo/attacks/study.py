@@ -18,10 +18,10 @@ from torch import Tensor
 from fedceo import __version__
 from fedceo.attacks import metrics
 from fedceo.attacks.control import control_fails
-from fedceo.attacks.holdings import DESCRIPTIONS, check_holds, held_updates, make_sender
 from fedceo.attacks.inversion import Attack, reconstruct
 from fedceo.attacks.pictures import grid_figure
 from fedceo.attacks.sender import Sender
+from fedceo.attacks.threat_models import DESCRIPTIONS, check_holds, held_updates, make_sender
 from fedceo.errors import UsageError
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import REGIMES

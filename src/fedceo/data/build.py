@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedceo.data.arrays import read_npz
+from fedceo.data.assignment import Assignment, Resampled
 from fedceo.data.federation import Federation
-from fedceo.data.hands import Dealt, Resampled
 from fedceo.data.hub import PREFIX, load_hub
 from fedceo.data.partition import deal
 from fedceo.data.source import HELD_OUT, Places, Source, hold_out
 from fedceo.data.sources import load_source
 from fedceo.errors import UsageError
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 
 def build_federation(settings: Data, seed: int) -> Federation:
@@ -61,7 +61,9 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         train, validation, _ = _carve(hands, settings.validation, 0.0, seed)
         local_test = _drawn(hands, source.y.numpy(), test_y.numpy(), settings.local_test, seed)
         source = replace(source, test_x=test_x, test_y=test_y)
-        return _federation(source, Dealt(train), torch.cat(validation), Dealt(local_test), local_test_from="test")
+        return _federation(
+            source, Assignment(train), torch.cat(validation), Assignment(local_test), local_test_from="test"
+        )
     share = settings.local_test or (HELD_OUT if untested else 0.0)
     train, validation, local_test = _carve(hands, settings.validation, share, seed)
     if untested:
@@ -71,7 +73,7 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         test_x, test_y = source.x[union], source.y[union]
     shown = local_test if settings.local_test else [places[:0] for places in local_test]
     source = replace(source, test_x=test_x, test_y=test_y)
-    return _federation(source, Dealt(train), torch.cat(validation), Dealt(shown))
+    return _federation(source, Assignment(train), torch.cat(validation), Assignment(shown))
 
 
 def _resampled(source: Source, settings: Data, seed: int) -> Federation:

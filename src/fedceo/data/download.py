@@ -11,7 +11,7 @@ from fedceo.errors import UsageError
 
 BLOCK = 2**16
 PATIENCE = 30
-"""Seconds that a server may be silent."""
+"""Seconds that a server may be capped."""
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes that are there, and how many there will be, where the server says it."""

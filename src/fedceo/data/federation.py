@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.data.hands import Dealt, Resampled
+from fedceo.data.assignment import Assignment, Resampled
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Federation:
         x: (records, *shape), uint8 pixels, float32 values, or int32 tokens.
         y: (records,) int64 labels from 0.
         train: for each client, the places of the records it trains on: a list of tensors, or what holds many clients
-            in little memory (`Dealt`, `Resampled`).
+            in little memory (`Assignment`, `Resampled`).
         validation: places of the records kept out of training to choose rounds by, all clients' together.
         local_test: for each client, the places of the records its personal model is measured on; empty where none are
             kept.
@@ -59,7 +59,7 @@ class Federation:
     @cached_property
     def sizes(self) -> Tensor:
         """(N,) training records of each client."""
-        if isinstance(self.train, Dealt | Resampled):
+        if isinstance(self.train, Assignment | Resampled):
             return self.train.sizes
         return torch.tensor([len(places) for places in self.train], dtype=torch.int64)
 
@@ -73,7 +73,7 @@ class Federation:
     @cached_property
     def digest(self) -> str:
         """Of everything in it, to tell whether a checkpoint belongs to this data."""
-        hands = self.train.parts if isinstance(self.train, Dealt | Resampled) else self.train
+        hands = self.train.parts if isinstance(self.train, Assignment | Resampled) else self.train
         about = f"{self.mean} {self.std}"
         return _digest(about, (self.x, self.y, self.test_x, self.test_y, self.validation, *hands))
 

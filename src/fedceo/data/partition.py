@@ -5,7 +5,7 @@ import numpy as np
 
 from fedceo.data.source import Places
 from fedceo.errors import UsageError
-from fedceo.sections import Data
+from fedceo.experiment.sections import Data
 
 SHARDS_PER_CLIENT = 2
 

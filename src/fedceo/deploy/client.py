@@ -8,19 +8,20 @@ from flwr.app import ArrayRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from fedceo.config import Experiment
 from fedceo.data import Federation
-from fedceo.deploy.carried import check_carried
 from fedceo.deploy.messages import ARRAYS, CONFIG, Ticket, answer, unpack
+from fedceo.deploy.supported import check_supported
+from fedceo.experiment.file import Experiment
+from fedceo.mechanisms.base import Mechanism, make_mechanism
 from fedceo.methods import State, make_method
 from fedceo.methods.method import Weights, repeat
 from fedceo.models import build_model, parameters_of
-from fedceo.privacy.mechanisms import Mechanism, make_mechanism
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.spending import solve_noise
+from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, local_work
+from fedceo.training.work import local_work
 
 LOG = logging.getLogger("flwr")  # what a SuperNode shows
 
@@ -41,7 +42,7 @@ class PrivacyMod:
 
     def __init__(self, experiment: Experiment, noise: Schedule = SYSTEM) -> None:
         """noise: where noise comes from; another one than the operating system's is for tests."""
-        check_carried(experiment)
+        check_supported(experiment)
         clients = experiment.data.clients
         assert clients is not None
         self.mechanism: Mechanism = make_mechanism(experiment, solve_noise(experiment, [1] * clients), noise)
@@ -59,8 +60,8 @@ class PrivacyMod:
         if kind == MessageType.EVALUATE:
             _quietly(inside, message, context)
             return answer(message, ticket)
-        silent = bool(message.content.config_records[CONFIG].get("silent", False))
-        trained = start if silent else _trained(_quietly(inside, message, context), start)
+        capped = bool(message.content.config_records[CONFIG].get("capped", False))
+        trained = start if capped else _trained(_quietly(inside, message, context), start)
         before, after = ({name: w[None] for name, w in weights.items()} for weights in (start, trained))
         uploads = self.mechanism.privatise(before, after, [client], torch.ones(1), asked.round)
         return answer(message, ticket, {name: w[0] for name, w in uploads.weights.items()})
@@ -75,11 +76,15 @@ class Node:
 
     def train(self, message: Message, context: Context) -> Message:
         """Trains from the weights of the message; the weights of the reply are not private yet."""
-        place, client, round_ = self._place(context), client_number(context), Ticket.of(message.content).round
-        like = parameters_of(place.model)
+        training, client, round_ = (
+            self._training_context(context),
+            client_number(context),
+            Ticket.of(message.content).round,
+        )
+        like = parameters_of(training.model)
         start = repeat(_start(message, like), 1)
         method = make_method(self.experiment, like, self.experiment.privacy.clip, 0.0)
-        trainer = make_trainer(place, choose_engine(place, self.experiment.train.engine))
+        trainer = make_trainer(training, choose_engine(training, self.experiment.train.engine))
         passes: list[Weights] = [start]
         for work in method.phases(local_work(self.experiment, round_, 0.0)):
             passes.append(trainer.train(passes[-1], [client], round_, work).weights)
@@ -88,21 +93,21 @@ class Node:
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Measures the weights of the message on test records of the node's own, for the node's own log."""
-        place = self._place(context)
-        data = place.federation
+        training = self._training_context(context)
+        data = training.federation
         if len(data.test_y):
-            evaluator = Evaluator(place.model, data, place.device, place.dtype)
-            found = evaluator.measure(_start(message, parameters_of(place.model)))
+            evaluator = Evaluator(training.model, data, training.device, training.dtype)
+            found = evaluator.measure(_start(message, parameters_of(training.model)))
             LOG.info("accuracy of this node's model on %d own records: %.4f", len(data.test_y), found["test_accuracy"])
         return answer(message, Ticket.of(message.content))
 
-    def _place(self, context: Context) -> Place:
+    def _training_context(self, context: Context) -> TrainingContext:
         train, seed = self.experiment.train, Schedule(self.experiment.seed)
         data = self.records(client_number(context))
         model = build_model(self.experiment.model.name, data.shape, data.classes, seed.number("model"))
         device, dtype = choose_device(train.device), getattr(torch, train.precision)
         # batches may follow the seed: a user's privacy rests on the noise of the update alone
-        return Place(model.to(device, dtype), data, seed, device, dtype)
+        return TrainingContext(model.to(device, dtype), data, seed, device, dtype)
 
 
 def client_app(

@@ -17,11 +17,11 @@ except ModuleNotFoundError:
     raise UsageError("flower: needs flwr, from the extra fedceo[flower]") from None
 
 if TYPE_CHECKING:
-    from fedceo.config import load_experiment
     from fedceo.deploy.client import Node, PrivacyMod, client_app
     from fedceo.deploy.records import dealt_public_records, dealt_records, own_records, public_records
     from fedceo.deploy.server import server_app
     from fedceo.deploy.strategy import MethodStrategy
+    from fedceo.experiment.file import load_experiment
 
 __all__ = [
     "MethodStrategy",
@@ -39,7 +39,7 @@ __all__ = [
 __getattr__, __dir__ = on_first_use(
     __name__,
     {
-        "fedceo.config": ("load_experiment",),
+        "fedceo.experiment.file": ("load_experiment",),
         "fedceo.deploy.client": ("Node", "PrivacyMod", "client_app"),
         "fedceo.deploy.records": ("dealt_public_records", "dealt_records", "own_records", "public_records"),
         "fedceo.deploy.server": ("server_app",),

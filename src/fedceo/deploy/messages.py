@@ -1,6 +1,6 @@
 """What crosses the wire, and what is refused at the server's end of it.
 
-server -> node   "arrays": the weights to start from; "config": round, client, nonce, silent
+server -> node   "arrays": the weights to start from; "config": round, client, nonce, capped
 node -> server   "arrays": the privatised upload;     "config": round, client, nonce; nothing else
 
 A node's question ("who are you?") and an evaluation are answered by the config alone.
@@ -51,16 +51,16 @@ class Ticket:
 
 
 def ask(
-    kind: str, node: int, ticket: Ticket, ttl: float, weights: Weights | None = None, silent: bool = False
+    kind: str, node: int, ticket: Ticket, ttl: float, weights: Weights | None = None, capped: bool = False
 ) -> Message:
     """A message of its own for one node; nothing in it is shared with another node's.
 
     Args:
         kind: train | evaluate | query.
         ttl: seconds after which neither message nor reply is worth anything.
-        silent: the client is at its cap and sends noise alone.
+        capped: the client is at its cap and sends noise alone.
     """
-    content = RecordDict({CONFIG: ConfigRecord({**asdict(ticket), "silent": silent})})
+    content = RecordDict({CONFIG: ConfigRecord({**asdict(ticket), "capped": capped})})
     if weights is not None:
         content[ARRAYS] = pack(weights)
     return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=str(ticket.round))

@@ -5,9 +5,9 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from fedceo.config import Experiment, to_toml
-from fedceo.deploy.carried import for_deployment
+from fedceo.deploy.supported import for_deployment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, to_toml
 
 PACKAGE = "federation"
 FILES = ("__init__.py", "data.py", "client_app.py", "server_app.py")

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedceo.config import Experiment
 from fedceo.data import Federation, Source, build_federation
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 
 Records = npt.ArrayLike | Tensor
 

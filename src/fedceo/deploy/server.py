@@ -7,10 +7,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedceo.config import Experiment
 from fedceo.data import Federation
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 
 LOG = logging.getLogger("flwr")
 

@@ -14,21 +14,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from fedceo.config import Experiment
+from fedceo.accounting.budget import Budget
+from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.data import Federation
-from fedceo.deploy.carried import check_carried
 from fedceo.deploy.client import SYSTEM
 from fedceo.deploy.grid import CarefulGrid
-from fedceo.deploy.journal import Journal
 from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, pack, read_upload
-from fedceo.deploy.roster import Roster
+from fedceo.deploy.node_registry import NodeRegistry
+from fedceo.deploy.server_log import ServerLog
+from fedceo.deploy.supported import check_supported
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
+from fedceo.mechanisms.base import Stack, make_mechanism
 from fedceo.methods import State, make_method
-from fedceo.methods.method import given_to, stack
+from fedceo.methods.method import stack, visible_uploads
 from fedceo.models import build_model, check_model, parameters_of
-from fedceo.privacy.budget import Budget
-from fedceo.privacy.ledger import Entry, Ledger
-from fedceo.privacy.mechanisms import Stack, make_mechanism
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.spending import privacy_spec, solve_noise
 from fedceo.simulation.summary import result_of
@@ -74,7 +74,7 @@ class MethodStrategy(Strategy):
             timeout: seconds that a round waits for nodes, and for their uploads.
             cohorts: where cohorts are drawn from; another one than the operating system is for tests.
         """
-        check_carried(experiment)
+        check_supported(experiment)
         if public.clients != experiment.data.clients:
             raise UsageError(
                 f"data.clients: {experiment.data.clients}, but public records for {public.clients} clients"
@@ -97,8 +97,8 @@ class MethodStrategy(Strategy):
         plan, limit = privacy_spec(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
         self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)
         self.evaluator = Evaluator(self.model, public, self.device, dtype)
-        self.journal = Journal(out, experiment, State(weights))
-        self.roster = Roster(public.clients, self.journal.keys, timeout)
+        self.log = ServerLog(out, experiment, State(weights))
+        self.nodes = NodeRegistry(public.clients, self.log.keys, timeout)
         self.entry: Entry | None = None
         self.ended: str | None = None
         self._questions: dict[int, Question] = {}
@@ -106,15 +106,15 @@ class MethodStrategy(Strategy):
     @property
     def round(self) -> int:
         """The last round that is over."""
-        return self.journal.round
+        return self.log.round
 
     @property
     def ledger(self) -> Ledger:
-        return self.journal.ledger
+        return self.log.ledger
 
     @property
     def state(self) -> State:
-        return self.journal.state
+        return self.log.state
 
     def run(self, grid: Grid) -> dict[str, Any]:
         """All rounds that are left, to the summary in result.json."""
@@ -124,10 +124,10 @@ class MethodStrategy(Strategy):
                 self.start(CarefulGrid(grid), pack(self.state.weights), left, self.timeout)
         except BudgetSpentError as why:
             self.ended = str(why)
-            if self.round and "test_accuracy" not in self.journal.history[-1]:
-                self.journal.amend(self._measured(self.state))
-        result = result_of(self, self.journal.history, self.journal.seconds, self.ended)
-        self.journal.finish(result)
+            if self.round and "test_accuracy" not in self.log.history[-1]:
+                self.log.amend(self._measured(self.state))
+        result = result_of(self, self.log.history, self.log.seconds, self.ended)
+        self.log.finish(result)
         return result
 
     def summary(self) -> None:
@@ -135,7 +135,7 @@ class MethodStrategy(Strategy):
         LOG.info(
             "\t%s, %d of %d clients a round", experiment.method.name, experiment.cohort.size, self.federation.clients
         )
-        LOG.info("\trounds %d to %d, run folder %s", self.round + 1, experiment.train.rounds, self.journal.folder.path)
+        LOG.info("\trounds %d to %d, run folder %s", self.round + 1, experiment.train.rounds, self.log.folder.path)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -148,18 +148,18 @@ class MethodStrategy(Strategy):
         nodes = self._wait(grid, drawn)
         clients = [client for client in drawn if client in nodes]
         cap = self.experiment.privacy.participation_cap or math.inf
-        silent = tuple(client for client in clients if self.ledger.participations[client] >= cap)
+        capped = tuple(client for client in clients if self.ledger.participations[client] >= cap)
         enough = len(clients) >= self.least
-        entry = Entry(t, tuple(drawn), tuple(clients), silent, self.mechanism.noise, self.method.smooths(t), enough)
+        entry = Entry(t, tuple(drawn), tuple(clients), capped, self.mechanism.noise, self.method.smooths(t), enough)
         refused = self.budget.refuses(self.ledger, entry) if self.budget is not None else None
         if refused is not None:
             raise BudgetSpentError(refused)
-        self.entry = replace(entry, reported=(), silent=(), released=False, unused=entry.own)
-        self.journal.ask(self.entry)
+        self.entry = replace(entry, reported=(), capped=(), released=False, unused=entry.own)
+        self.log.ask(self.entry)
         starts = self.method.starts(self.state, clients, t) if clients else {}
         own = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
         self._questions = {
-            client: self._question(MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in silent)
+            client: self._question(MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in capped)
             for client, start in zip(clients, own, strict=True)
         }
         return [question.message for question in self._questions.values()]
@@ -171,18 +171,18 @@ class MethodStrategy(Strategy):
         assert self.entry is not None
         uploads, refused = self._read(replies)
         reported = tuple(sorted(uploads))
-        silent = tuple(client for client in reported if client not in self.entry.unused)
+        capped = tuple(client for client in reported if client not in self.entry.unused)
         entry = replace(
             self.entry,
             reported=reported,
-            silent=silent,
+            capped=capped,
             unused=tuple(client for client in self.entry.unused if client not in uploads),
             released=len(reported) >= self.least,
         )
         if self.budget is not None and entry.released:
             self.ended = self.budget.refuses(self.ledger, entry)  # fewer reports carry less noise than was planned
             entry = replace(entry, released=self.ended is None)
-        self.journal.spend(entry)
+        self.log.spend(entry)
         record: dict[str, Any] = {"round": entry.round, "cohort": list(entry.cohort), "reports": len(reported)}
         record |= {
             "absent": [k for k in entry.cohort if k not in uploads and str(k) not in refused],
@@ -192,14 +192,14 @@ class MethodStrategy(Strategy):
         if entry.released:
             models = stack([uploads[client] for client in reported])
             taken = Stack(models, reported, torch.ones(len(reported), dtype=torch.float64), nonfinite=0)
-            state, about = self.method.aggregate(self.state, given_to(self.method, taken), entry.round)
+            state, about = self.method.aggregate(self.state, visible_uploads(self.method, taken), entry.round)
             record |= about
         else:
             state, record["discarded"] = self.method.idle(self.state), True
         if self._is_measured(entry.round):
             record |= self._measured(state)
         self.entry = entry
-        self.journal.close(record, state)
+        self.log.close(record, state)
         LOG.info(
             "round %d: %d of %d asked reported, %d refused",
             entry.round,
@@ -214,7 +214,7 @@ class MethodStrategy(Strategy):
     ) -> Iterable[Message]:
         """Those who reported are handed the model that is theirs after the round, to measure it by themselves."""
         assert self.entry is not None
-        clients, nodes = self.entry.reported, self.roster.present()
+        clients, nodes = self.entry.reported, self.nodes.present()
         self._questions = {}
         if self._is_measured(self.round) and self.entry.released:
             models = self.method.personalise(self.state, clients, self.round)
@@ -253,21 +253,21 @@ class MethodStrategy(Strategy):
         return ended or t % self.experiment.evaluation.every == 0
 
     def _question(
-        self, kind: str, node: int, ticket: Ticket, weights: dict[str, Tensor], silent: bool = False
+        self, kind: str, node: int, ticket: Ticket, weights: dict[str, Tensor], capped: bool = False
     ) -> Question:
-        return Question(node, ticket, weights, ask(kind, node, ticket, self.timeout, weights, silent))
+        return Question(node, ticket, weights, ask(kind, node, ticket, self.timeout, weights, capped))
 
     def _wait(self, grid: Grid, drawn: list[int]) -> dict[int, int]:
         """client -> node of those connected: at first once everybody is there, later once enough are."""
         begun, first = time.monotonic(), self.entry is None
-        self.roster.retry()
+        self.nodes.retry()
         while True:
-            self.roster.update(grid)
-            present = self.roster.present()
+            self.nodes.update(grid)
+            present = self.nodes.present()
             here = sum(client in present for client in drawn)
             enough = len(present) == self.federation.clients if first else here >= min(self.least, len(drawn))
             if enough or time.monotonic() - begun > self.timeout:
-                self.journal.remember_keys(self.roster.keys)
+                self.log.remember_keys(self.nodes.keys)
                 return present
             time.sleep(POLL_SECONDS)
 
@@ -275,7 +275,7 @@ class MethodStrategy(Strategy):
         """client -> upload, and who was refused why: clients by number, nodes that are no client as "node ..."."""
         uploads: dict[int, dict[str, Tensor]] = {}
         answered: set[int] = set()
-        refused = {f"node {node}": why for node, why in (self.roster.refused | self.roster.failed).items()}
+        refused = {f"node {node}": why for node, why in (self.nodes.refused | self.nodes.failed).items()}
         for reply in replies:
             client = self._client(reply)
             if client is None:

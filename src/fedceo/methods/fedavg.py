@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedceo.mechanisms.base import Uploads
 from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
-from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
 
 MOMENTUM = 0.9

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedceo import method_settings
+from fedceo.mechanisms.base import Mean, Stack, Uploads
+from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg
 from fedceo.methods.method import State, Weights, repeat, stack
-from fedceo.privacy.mechanisms import Mean, Stack, Uploads
 from fedceo.tensors import fold, truncated_tsvds, unfold
 
 

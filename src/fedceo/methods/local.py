@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedceo import method_settings
+from fedceo.mechanisms.base import Uploads
+from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg, Server
 from fedceo.methods.method import Contribution, State, Weights
-from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.per_example import flat
 from fedceo.training.work import ALL_RECORDS, Work
 

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedceo.config import Experiment
-from fedceo.method_settings import (
+from fedceo.experiment.file import Experiment
+from fedceo.mechanisms.base import Uploads
+from fedceo.methods.settings import (
     PPSGD,
     BlurLus,
     Centaur,
@@ -21,7 +22,6 @@ from fedceo.method_settings import (
     JainAnil,
     Own,
 )
-from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
 
 Weights = Mapping[str, Tensor]
@@ -134,9 +134,9 @@ class Method(Protocol):
         """The state after the round, and what the round's record should say of it."""
 
 
-def given_to(method: Method, uploads: Uploads) -> Uploads:
+def visible_uploads(method: Method, uploads: Uploads) -> Uploads:
     """What of the uploads a method may see: the mean alone, unless it needs each of them."""
-    return uploads if method.needs_stack else uploads.alone()
+    return uploads if method.needs_stack else uploads.mean_only()
 
 
 def repeat(weights: Weights, clients: int) -> dict[str, Tensor]:
@@ -163,14 +163,14 @@ def make_method(experiment: Experiment, weights: Weights, clip: float, noise: fl
         clip: C, which moves where clipping is adaptive.
         noise: standard deviation of the noise in an entry of an upload.
     """
-    from fedceo.methods import fedavg, fedceo, local, own, personal
+    from fedceo.methods import fedavg, fedceo, hosted, local, personal
 
     settings, train = experiment.method, experiment.train
     server = fedavg.Server(train.server_optimizer, settings.server_step(train.server_learning_rate))
     match settings:
         case Own():
             of_users = experiment.privacy.mechanism in ("distributed", "central")
-            return own.make_own(settings, server, clip, noise if of_users else None, weights)
+            return hosted.make_own(settings, server, clip, noise if of_users else None, weights)
         case FedCEO():
             return fedceo.FedCEO(settings, noise)
         case PPSGD():

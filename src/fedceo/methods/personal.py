@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedceo import method_settings
+from fedceo.mechanisms.base import Uploads
+from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg, Server
 from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
-from fedceo.privacy.mechanisms import Uploads
 from fedceo.training.work import Work
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.experiment.plugins import is_own
 from fedceo.models.alexnet import AlexNet, WideAlexNet
 from fedceo.models.dlg_lenet import DLGLeNet
 from fedceo.models.lenet5 import LeNet5
@@ -20,7 +21,6 @@ from fedceo.models.lstm import LSTM
 from fedceo.models.mlp import MLP
 from fedceo.models.named import own_maker
 from fedceo.models.small_cnn import SmallCNN
-from fedceo.own import is_own
 
 MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": MLP,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedceo.errors import UsageError
-from fedceo.own import call, find, is_own
+from fedceo.experiment.plugins import call, find, is_own
 
 
 def own_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:

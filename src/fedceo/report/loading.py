@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedceo.config import Experiment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 from fedceo.report.style import Array
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.summary import REGIMES, summarise

@@ -10,11 +10,11 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 import fedceo
-from fedceo.config import to_toml
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
+from fedceo.experiment.file import to_toml
 from fedceo.report import charts
-from fedceo.report.beside import Picture, attacks_of, audits_of, data_uri, number
+from fedceo.report.attachments import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.comparable import warnings
 from fedceo.report.curves import FIELDS, capital, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs

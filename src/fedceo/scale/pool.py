@@ -15,7 +15,7 @@ from ray.exceptions import (
 
 from fedceo.errors import UsageError
 from fedceo.scale.cluster import ray
-from fedceo.scale.shares import MOST_TRIES, Desk
+from fedceo.scale.scheduling import MOST_TRIES, TaskQueue
 from fedceo.scale.worker import Kit, Worker
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
@@ -53,7 +53,7 @@ class Pool:
             method: of `Worker`.
             tasks: its arguments; those that Ray holds already are given as references.
         """
-        desk: Desk[Any] = Desk(len(tasks))
+        desk: TaskQueue[Any] = TaskQueue(len(tasks))
         working: dict[Any, Any] = {}
         while not desk.is_done:
             while self._idle and (task := desk.take(self._idle[0])) is not None:

@@ -18,11 +18,12 @@ from torch import Tensor
 from fedceo.errors import UsageError
 from fedceo.scale.cluster import Workers, connected, ray
 from fedceo.scale.pool import Pool, pool_of
-from fedceo.scale.shares import MOST_TRIES, TooManyTriesError, cut
+from fedceo.scale.scheduling import MOST_TRIES, TooManyTriesError, cut
 from fedceo.scale.worker import Kit, as_array, as_tensor
 from fedceo.tensors import truncated_tsvd, truncated_tsvds
 from fedceo.tensors.shrinkage import Stack, shrink_here
-from fedceo.training.work import Place, Trained, Weights, Work
+from fedceo.training.context import TrainingContext
+from fedceo.training.work import Trained, Weights, Work
 
 SPREAD_FROM = 64
 """Thin side of the matrices whose decomposition outweighs their way to a worker and back."""
@@ -32,7 +33,7 @@ SPREAD_FROM = 64
 class RemoteTrainer:
     """A Trainer whose cohort is cut into shares that workers train, each as one batch."""
 
-    place: Place
+    context: TrainingContext
     pool: Pool
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
@@ -44,7 +45,7 @@ class RemoteTrainer:
              round_, work)
             for share in shares
         ]  # fmt: skip
-        losses = torch.empty(len(clients), dtype=self.place.dtype, device=self.place.device)
+        losses = torch.empty(len(clients), dtype=self.context.dtype, device=self.context.device)
         weights = {name: losses.new_empty(w.shape) for name, w in starts.items()}
         try:
             for k, (found, loss) in self.pool.run("train", tasks):
@@ -96,9 +97,9 @@ class Remote:
 
 
 @contextmanager
-def on_workers(workers: Workers, place: Place, engine: str) -> Iterator[Remote]:
+def on_workers(workers: Workers, context: TrainingContext, engine: str) -> Iterator[Remote]:
     """Workers for one run, ready when the context begins and gone when it ends."""
-    with connected(workers, place.device) as (count, gpus):
-        kit = Kit.of(place, engine, copy.deepcopy(place.model).cpu())
+    with connected(workers, context.device) as (count, gpus):
+        kit = Kit.of(context, engine, copy.deepcopy(context.model).cpu())
         with pool_of(kit, count, gpus) as begun:
-            yield Remote(RemoteTrainer(place, begun), begun)
+            yield Remote(RemoteTrainer(context, begun), begun)

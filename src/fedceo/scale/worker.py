@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from fedceo import __version__
 from fedceo.data import Federation
-from fedceo.data.hands import Dealt, Resampled
+from fedceo.data.assignment import Assignment, Resampled
 from fedceo.errors import UsageError
 from fedceo.tensors.checks import Floats
 from fedceo.tensors.shrinkage import shrink
+from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, Work
+from fedceo.training.work import Work
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -35,8 +36,8 @@ class Kit:
     """All that a worker needs to make its own Place.
 
     Attributes:
-        x, y, ready: records and labels as in Federation, and the records as the model takes them where Place keeps
-            them so.
+        x, y, ready: records and labels as in Federation, and the records as the model takes them where the
+            TrainingContext keeps them so.
         hands: who holds which: `Resampled`, or places one client after another and how many are whose.
         rest: the other fields of the Federation that training reads.
         precision: torch's float32 matmul precision and cuDNN's leave to use TF32.
@@ -57,11 +58,11 @@ class Kit:
     versions: tuple[str, str] = VERSIONS
 
     @staticmethod
-    def of(place: Place, engine: str, model: nn.Module) -> "Kit":
-        """model: the place's, on the CPU."""
-        data = place.federation
-        dealt = data.train if isinstance(data.train, Dealt | Resampled) else Dealt(data.train)
-        ready = place.inputs if place.device.type == "cpu" else None  # a GPU makes its own
+    def of(context: TrainingContext, engine: str, model: nn.Module) -> "Kit":
+        """model: the context's, on the CPU."""
+        data = context.federation
+        dealt = data.train if isinstance(data.train, Assignment | Resampled) else Assignment(data.train)
+        ready = context.inputs if context.device.type == "cpu" else None  # a GPU makes its own
         return Kit(
             model=model,
             x=data.x.numpy(),
@@ -69,28 +70,28 @@ class Kit:
             ready=None if ready is None else ready.numpy(),
             hands=dealt if isinstance(dealt, Resampled) else (dealt.places.numpy(), dealt.sizes.numpy()),
             rest={"name": data.name, "classes": data.classes, "mean": data.mean, "std": data.std},
-            schedule=place.schedule,
-            device=place.device.type,
-            dtype=place.dtype,
+            schedule=context.schedule,
+            device=context.device.type,
+            dtype=context.dtype,
             engine=engine,
             precision=(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
         )
 
-    def place(self) -> Place:
-        """A Place like the one it was made of, without test records."""
+    def context(self) -> TrainingContext:
+        """A TrainingContext like the one it was made of, without test records."""
         x, y = as_tensor(self.x), as_tensor(self.y)
         if isinstance(self.hands, Resampled):
             train: Sequence[Tensor] = self.hands
         else:
             places, sizes = self.hands
-            train = Dealt(torch.split(as_tensor(places), sizes.tolist()))
+            train = Assignment(torch.split(as_tensor(places), sizes.tolist()))
         none = torch.empty(0, dtype=torch.int64)
         data = Federation(
             x=x, y=y, train=train, validation=none, local_test=(), test_x=x[:0], test_y=y[:0], **self.rest
         )
         device = torch.device(self.device)
         ready = None if self.ready is None else as_tensor(self.ready)
-        return Place(self.model.to(device), data, self.schedule, device, self.dtype, ready)
+        return TrainingContext(self.model.to(device), data, self.schedule, device, self.dtype, ready)
 
 
 class Worker:
@@ -105,19 +106,19 @@ class Worker:
         if kit.device == "cuda":
             torch.set_float32_matmul_precision(kit.precision[0])
             torch.backends.cudnn.allow_tf32 = kit.precision[1]
-        self.place = kit.place()
-        self.trainer = make_trainer(self.place, kit.engine)
+        self.context = kit.context()
+        self.trainer = make_trainer(self.context, kit.engine)
         return platform.node()
 
     def train(
         self, common: Arrays, own: Arrays, clients: Sequence[int], round_: int, work: Work
     ) -> tuple[dict[str, Array], Array]:
         """common: parameters that all clients start from; own: (share, ...), those of each client; see Trainer."""
-        names = [name for name, _ in self.place.model.named_parameters()]
+        names = [name for name, _ in self.context.model.named_parameters()]
         starts = {name: as_tensor(w).expand(len(clients), *w.shape) for name, w in common.items()}
         starts |= {name: as_tensor(w) for name, w in own.items()}
         starts = {name: starts[name] for name in names if name in starts}  # noise follows their order
-        starts = {name: w.to(self.place.device) for name, w in starts.items()}
+        starts = {name: w.to(self.context.device) for name, w in starts.items()}
         trained = self.trainer.train(starts, clients, round_, work)
         return {name: as_array(w) for name, w in trained.weights.items()}, as_array(trained.losses)
 

@@ -20,10 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedceo.config import Experiment, load_experiment, to_toml
+from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, load_experiment, to_toml
 from fedceo.methods import State
-from fedceo.privacy.ledger import Entry, Ledger
 from fedceo.simulation.recording import Recording
 
 try:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fedceo.config import Experiment, load_experiment, parse_experiment, to_toml
+from fedceo.accounting.ledger import Entry
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
-from fedceo.method_settings import Own
-from fedceo.methods.own import Hosted, check_same_method, try_out
+from fedceo.experiment.file import Experiment, load_experiment, parse_experiment, to_toml
+from fedceo.experiment.plugins import is_own
+from fedceo.methods.hosted import Hosted, check_same_method, try_out
+from fedceo.methods.settings import Own
 from fedceo.models import build_model, parameters_of
-from fedceo.own import is_own
-from fedceo.privacy.ledger import Entry
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import privacy_spec, solve_noise
@@ -25,7 +25,7 @@ from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
 
 if TYPE_CHECKING:  # slow to import, and not always needed
-    from fedceo.privacy.budget import Budget
+    from fedceo.accounting.budget import Budget
 
 
 def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
@@ -118,7 +118,7 @@ def budget_of(simulation: Simulation) -> "Budget | None":
     privacy = simulation.experiment.privacy
     if privacy.max_epsilon is None:
         return None
-    from fedceo.privacy.budget import Budget
+    from fedceo.accounting.budget import Budget
 
     plan = privacy_spec(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
     return Budget(privacy.max_epsilon, privacy.observer, plan)

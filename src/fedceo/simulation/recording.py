@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedceo.mechanisms.base import Stack
 from fedceo.methods.fedceo import FedCEO
-from fedceo.privacy.mechanisms import Stack
 from fedceo.tensors import fold, select_layers
 
 if TYPE_CHECKING:

@@ -13,23 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedceo.config import Experiment
+from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.data import Federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, Centaur, JainAnil, Own
+from fedceo.experiment.file import Experiment
+from fedceo.mechanisms.base import Uploads, finite_rows, make_mechanism
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import Contribution, Statistics, given_to, last_layer
+from fedceo.methods.method import Contribution, Statistics, last_layer, visible_uploads
+from fedceo.methods.settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.models import check_model, parameters_of
-from fedceo.privacy.ledger import Entry, Ledger
-from fedceo.privacy.mechanisms import Uploads, finite_rows, make_mechanism
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
+from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Place, Trainer, Weights, Work, local_work
+from fedceo.training.work import Trainer, Weights, Work, local_work
 
 MOST_MEASURED = 1000
 """Clients whose own models are measured on their own records, at most."""
@@ -57,10 +58,10 @@ class Simulation:
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
         self._check(federation)
-        self.place = place = Place(self.model, federation, self.schedule, self.device, dtype)
+        self.context = context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
         train = experiment.train
-        self.engine = choose_engine(place, train.engine)
-        self.trainer: Trainer = make_trainer(place, self.engine)
+        self.engine = choose_engine(context, train.engine)
+        self.trainer: Trainer = make_trainer(context, self.engine)
         self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self.method = self._method()
@@ -85,15 +86,15 @@ class Simulation:
         clients = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
         reported = self.schedule.reporting(t, clients, cohort.dropout)
         cap = privacy.participation_cap or math.inf
-        silent = [client for client in reported if self.ledger.participations[client] >= cap]
+        capped = [client for client in reported if self.ledger.participations[client] >= cap]
         if privacy.mechanism == "record":  # an upload of noise alone would cover for nobody
-            reported, silent = [client for client in reported if client not in silent], []
+            reported, capped = [client for client in reported if client not in capped], []
         least = 0 if privacy.mechanism == "central" else privacy.min_reports or 1
         return Entry(
             round=t,
             cohort=tuple(clients),
             reported=tuple(reported),
-            silent=tuple(silent),
+            capped=tuple(capped),
             noise=self.mechanism.noise,
             smoothed=self.method.smooths(t),
             released=len(reported) >= least,
@@ -111,7 +112,7 @@ class Simulation:
         if entry.released:
             uploads, losses = self._train(entry)
             with self.clock.during("server step"):
-                self.state, about = self.method.aggregate(self.state, given_to(self.method, uploads), t)
+                self.state, about = self.method.aggregate(self.state, visible_uploads(self.method, uploads), t)
             record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
             if uploads.unclipped is not None:
                 record["clip"] = self.clip
@@ -154,16 +155,16 @@ class Simulation:
         with self.clock.during("training"):
             sent, mean_loss = self._contributions(entry, statistics)
         self._keep(sent.personal, entry)
-        silent = [k for k, client in enumerate(clients) if client in entry.silent]
+        capped = [k for k, client in enumerate(clients) if client in entry.capped]
         if self.experiment.privacy.mechanism == "central":
             shared = {name: self.state.weights[name] for name in sent.start}
             if statistics is not None:  # they are sums of their own, not changes of the model
                 shared = {name: torch.zeros_like(w) for name, w in shared.items()}
             with self.clock.during("privatising"):
-                return self.mechanism.privatise_mean(shared, sent.trained, t, silent), mean_loss
+                return self.mechanism.privatise_mean(shared, sent.trained, t, capped), mean_loss
         with self.clock.during("privatising"):
             weights = self._weights_of(clients)
-            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, weights, t, silent)
+            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, weights, t, capped)
         every = self.experiment.record.every
         if self.on_recording is not None and every is not None and t % every == 0 and statistics is None:
             with self.clock.during("recording"):
@@ -171,12 +172,12 @@ class Simulation:
         return uploads, mean_loss
 
     def _keep(self, personal: Weights, entry: Entry) -> None:
-        """What clients keep at home; who was silent or overflowed keeps what it had."""
+        """What clients keep at home; who was capped or overflowed keeps what it had."""
         if not personal:
             return
         finite = finite_rows(personal).tolist()
         for k, client in enumerate(entry.reported):
-            if finite[k] and client not in entry.silent:
+            if finite[k] and client not in entry.capped:
                 self.state.personal[client] = {name: w[k].clone() for name, w in personal.items()}
 
     def _contributions(self, entry: Entry, statistics: Statistics | None) -> tuple[Contribution, float | None]:
@@ -194,7 +195,7 @@ class Simulation:
         """Statistics in the place of updates; those at their cap send those of no records."""
 
         def of(places: Tensor) -> dict[str, Tensor]:
-            return statistics(self.state, *self.place.records(places.to(self.device)))
+            return statistics(self.state, *self.context.records(places.to(self.device)))
 
         none = of(torch.empty(0, dtype=torch.int64))  # says what there is to send, though nobody may be in
         found = [of(self.federation.train[client]) if client in entry.own else none for client in entry.reported]
@@ -205,7 +206,7 @@ class Simulation:
         """One phase of those who send something of their own; the others stay where they are."""
         if not entry.own:
             return starts, None
-        if not entry.silent:
+        if not entry.capped:
             found = self.trainer.train(starts, entry.own, entry.round, work)
             weights: Weights = found.weights
         else:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fedceo.config import Experiment
+from fedceo.accounting.ledger import Ledger
 from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
 from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.own import about_own, check_same_method
+from fedceo.methods.hosted import about_own, check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.models.named import check_unchanged
-from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.preparing import as_experiment, budget_of, identity, next_round, prepare
 from fedceo.simulation.rounds import Simulation
@@ -166,7 +166,7 @@ def _on(workers: "Workers | None", simulation: Simulation) -> Iterator[None]:
         return
     from fedceo.scale.remote import on_workers
 
-    with on_workers(workers, simulation.place, simulation.engine) as remote:
+    with on_workers(workers, simulation.context, simulation.engine) as remote:
         simulation.trainer, simulation.workers = remote.trainer, remote.about
         if isinstance(simulation.method, FedCEO):
             simulation.method.truncate = remote.smooth

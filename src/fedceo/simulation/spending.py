@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedceo.config import Experiment
+from fedceo.accounting.ledger import Ledger
+from fedceo.accounting.plan import Row, Spec, default_delta
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import FedCEO
-from fedceo.privacy.ledger import Ledger
-from fedceo.privacy.spec import Row, Spec, default_delta
+from fedceo.experiment.file import Experiment
+from fedceo.methods.settings import FedCEO
 from fedceo.training.schedule import Schedule
 
 
@@ -96,7 +96,7 @@ def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
         return 0.0
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
-    from fedceo.privacy.calibration import calibrate
+    from fedceo.accounting.calibration import calibrate
 
     assert privacy.target_epsilon is not None
     return calibrate(privacy.target_epsilon, privacy.observer, spec_to_solve(experiment, sizes, privacy.observer))
@@ -133,12 +133,12 @@ def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experimen
 
 def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
     """Who would learn what if everything went as planned."""
-    from fedceo.privacy.accounting import account
+    from fedceo.accounting.rows import account
 
     most = planned_participations(experiment, len(sizes))
     plan = privacy_spec(experiment, sizes, solve_noise(experiment, sizes), most)
     rows = _with_caveat(account(plan), experiment)
-    if not experiment.lets_shares_go_missing or experiment.cohort.sampling == "poisson":
+    if not experiment.may_lose_noise or experiment.cohort.sampling == "poisson":
         return rows  # a Poisson cohort that loses some is a smaller one, which the plan has
     missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
     return [replace(row, assumption=f"{row.assumption}; {missing}") for row in rows]
@@ -146,7 +146,7 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
 
 def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list[Row]:
     """Who learnt what from the rounds that are in the ledger."""
-    from fedceo.privacy.accounting import account
+    from fedceo.accounting.rows import account
 
     plan = privacy_spec(experiment, sizes, noise_multiplier)
     return _with_caveat(account(ledger.spent(plan)), experiment)

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import torch
 
 from fedceo import __version__
-from fedceo.config import Experiment
+from fedceo.accounting.ledger import Ledger
 from fedceo.data import Federation
-from fedceo.methods.own import about_own
+from fedceo.experiment.file import Experiment
+from fedceo.experiment.plugins import is_own
+from fedceo.methods.hosted import about_own
 from fedceo.models.named import own_answers
-from fedceo.own import is_own
-from fedceo.privacy.ledger import Ledger
 from fedceo.simulation.spending import spent_rows
 
 REGIMES = {

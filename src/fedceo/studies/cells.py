@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedceo.config import Experiment, load_experiment
 from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, load_experiment
 
 PARTS = "parts"
 """A folder of this name holds what experiment files are made of, not experiments."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedceo.errors import UsageError
-from fedceo.methods.own import check_same_method
+from fedceo.methods.hosted import check_same_method
 from fedceo.models.named import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import with_absolute_places

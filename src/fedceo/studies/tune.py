@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedceo.config import Experiment, parse_experiment, put, to_toml
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
-from fedceo.method_settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, FedCEO, FedProx, JainAnil
-from fedceo.sections import Data
+from fedceo.experiment.file import Experiment, parse_experiment, put, to_toml
+from fedceo.experiment.sections import Data
+from fedceo.methods.settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, FedCEO, FedProx, JainAnil
 from fedceo.simulation.folder import RunFolder, write_whole
 from fedceo.simulation.spending import with_solved_noise
 from fedceo.studies.cells import Cell, combinations

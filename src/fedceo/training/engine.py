@@ -5,10 +5,11 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedceo.errors import UsageError
-from fedceo.training.batched import BatchedTrainer
-from fedceo.training.chain import NotAChainError, read_chain
+from fedceo.training.batched.chain import NotAChainError, read_chain
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
-from fedceo.training.work import Place, Trainer
+from fedceo.training.work import Trainer
 
 
 def choose_device(name: str) -> torch.device:
@@ -24,7 +25,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_engine(place: Place, engine: str) -> str:
+def choose_engine(context: TrainingContext, engine: str) -> str:
     """ "loop" or "batched".
 
     auto takes the batch wherever the model can be batched, but for one case: on a CPU the loop beats torch.func's
@@ -32,38 +33,38 @@ def choose_engine(place: Place, engine: str) -> str:
     """
     if engine == "loop":
         return engine
-    cannot = why_not_batched(place)
+    cannot = why_not_batched(context)
     if engine == "batched":
         if cannot:
             raise UsageError(f"train.engine: the model cannot be batched ({cannot}); use loop or auto")
         return engine
-    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in place.model.modules())
-    slow = place.device.type == "cpu" and convolves and why_no_chain(place) is not None
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in context.model.modules())
+    slow = context.device.type == "cpu" and convolves and why_no_chain(context) is not None
     return "loop" if cannot or slow else "batched"
 
 
-def why_not_batched(place: Place) -> str | None:
+def why_not_batched(context: TrainingContext) -> str | None:
     """What torch says when two copies of the model are run at once, or nothing if it can."""
-    if why_no_chain(place) is None:
+    if why_no_chain(context) is None:
         return None
-    weights = {name: p.detach().expand(2, *p.shape) for name, p in place.model.named_parameters()}
-    x = next(place.model.parameters()).new_zeros(2, 2, *place.federation.shape)
-    place.model.train()
+    weights = {name: p.detach().expand(2, *p.shape) for name, p in context.model.named_parameters()}
+    x = next(context.model.parameters()).new_zeros(2, 2, *context.federation.shape)
+    context.model.train()
     try:
-        vmap(lambda w, x: functional_call(place.model, w, (x,)))(weights, x)
+        vmap(lambda w, x: functional_call(context.model, w, (x,)))(weights, x)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return str(error).split(".")[0].splitlines()[0]
     return None
 
 
-def why_no_chain(place: Place) -> str | None:
+def why_no_chain(context: TrainingContext) -> str | None:
     """What keeps the model from the blocks of chain.py, or nothing if it is such a chain."""
     try:
-        read_chain(place.model, place.federation.shape)
+        read_chain(context.model, context.federation.shape)
     except NotAChainError as reason:
         return str(reason)
     return None
 
 
-def make_trainer(place: Place, engine: str) -> Trainer:
-    return BatchedTrainer(place) if engine == "batched" else LoopTrainer(place)
+def make_trainer(context: TrainingContext, engine: str) -> Trainer:
+    return BatchedTrainer(context) if engine == "batched" else LoopTrainer(context)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise
 from fedceo.training.per_example import clipped_sum
-from fedceo.training.work import Place, Trained, Weights, Work
+from fedceo.training.work import Trained, Weights, Work
 
 Result = TypeVar("Result")
 
@@ -27,8 +28,8 @@ class LoopTrainer:
     torch's global stream, as nn.Dropout does, has its clients trained one by one.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         one_by_one = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
@@ -41,7 +42,7 @@ class LoopTrainer:
     def _each(self, task: Callable[[nn.Module, int], Result], count: int) -> list[Result]:
         """task(model, k) for every client, in their order."""
         if self._workers is None or count == 1:
-            return [task(self.place.model, k) for k in range(count)]
+            return [task(self.context.model, k) for k in range(count)]
         idle = list(self._models)
 
         def run(k: int) -> Result:
@@ -58,17 +59,17 @@ class LoopTrainer:
         threads = torch.get_num_threads()
         if self._draws or threads == 1:
             return None
-        self._models = [copy.deepcopy(self.place.model) for _ in range(threads)]
-        self.place.records(torch.zeros(1, dtype=torch.int64))  # makes what all will read
+        self._models = [copy.deepcopy(self.context.model) for _ in range(threads)]
+        self.context.records(torch.zeros(1, dtype=torch.int64))  # makes what all will read
         return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def _train_client(
         self, model: nn.Module, start: Weights, client: int, round_: int, work: Work
     ) -> tuple[dict[str, Tensor], Tensor]:
-        place = self.place
-        batches, masks = place.plan(client, round_, work)
-        noise = RecordNoise(place.schedule, work.moment(round_), [client], place.device, place.dtype)
-        start = {name: w.to(place.device, place.dtype) for name, w in start.items()}
+        context = self.context
+        batches, masks = context.plan(client, round_, work)
+        noise = RecordNoise(context.schedule, work.moment(round_), [client], context.device, context.dtype)
+        start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
         weights = {name: w.clone() for name, w in start.items()}
         size = sum(w.numel() for w in weights.values())
         momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum or work.ascent else {}
@@ -77,9 +78,9 @@ class LoopTrainer:
         model.train()
         with self._own_stream(work.moment(round_), client):
             for step, row in enumerate(batches):
-                real = row[row >= 0].to(place.device)
-                x, y = place.records(real)
-                mask = None if masks is None else masks[step, : len(real)].to(place.device)
+                real = row[row >= 0].to(context.device)
+                x, y = context.records(real)
+                mask = None if masks is None else masks[step, : len(real)].to(context.device)
                 if work.record is None:
                     at = weights
                     if work.ascent:
@@ -91,7 +92,7 @@ class LoopTrainer:
                     std = work.record.noise_multiplier * work.record.clip
                     parts = torch.split(noise.draw(step, size)[0].mul_(std), [w.numel() for w in weights.values()])
                     for (name, w), part in zip(weights.items(), parts, strict=True):
-                        gradients[name] = (gradients[name] + part.view_as(w)) / place.expected_batch(client, work)
+                        gradients[name] = (gradients[name] + part.view_as(w)) / context.expected_batch(client, work)
                         if work.only is not None and name not in work.only:
                             gradients[name] = torch.zeros_like(w)
                     noised = gradients
@@ -112,18 +113,18 @@ class LoopTrainer:
             yield
             return
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.place.schedule.number("dropout", moment, client))
+            torch.manual_seed(self.context.schedule.number("dropout", moment, client))
             yield
 
     @cached_property
     def _draws(self) -> bool:
         """Whether the model draws from torch's global stream in training."""
-        place = self.place
-        place.model.train()
+        context = self.context
+        context.model.train()
         before = torch.get_rng_state()
         with torch.no_grad():
-            place.model(next(place.model.parameters()).new_zeros(1, *place.federation.shape))
-        return not torch.equal(before, torch.get_rng_state()) or place.device.type != "cpu"
+            context.model(next(context.model.parameters()).new_zeros(1, *context.federation.shape))
+        return not torch.equal(before, torch.get_rng_state()) or context.device.type != "cpu"
 
     def _loss(self, model: nn.Module, weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
         arguments = (x,) if mask is None else (x, mask)

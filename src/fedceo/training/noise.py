@@ -53,7 +53,7 @@ class RecordNoise:
     def draw(self, step: int, size: int) -> Tensor:
         """(K, size) for one step; steps are asked for in order."""
         if self.keys is not None:
-            from fedceo.training import fused
+            from fedceo.training.cuda import fused
 
             return fused.fill_noise(self.keys, torch.tensor([step], device=self.device), size).to(self.dtype)
         if self.device.type != "cpu":

@@ -1,0 +1,1 @@
+"""The commands, one file each; `app.main` is what `fedceo` runs."""

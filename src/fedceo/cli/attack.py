@@ -1,0 +1,120 @@
+"""`fedceo attack`: what an attacker can reconstruct of a client's record."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedceo.cli.options import Json, Overrides
+from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.simulation.rounds import Simulation
+
+
+def attack(
+    target: Annotated[Path, typer.Argument(help="An experiment file (its initial weights), or a finished run folder.")],
+    images: Annotated[int, typer.Option(help="Training records attacked, drawn at random.")] = 32,
+    index: Annotated[list[int] | None, typer.Option(help="Attack this training record. May be repeated.")] = None,
+    name: Annotated[str, typer.Option("--attack", help="dlg, idlg or ig.")] = "dlg",
+    holds: Annotated[str, typer.Option(help="What the attacker holds: T0, T1, T2 or T3.")] = "T1",
+    iterations: Annotated[int | None, typer.Option(help="Steps; left out: 300, or 4800 for ig.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder; left out: runs/attacks/NAME.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
+    from rich.console import Console
+
+    from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
+    from fedceo.simulation.folder import free_folder, write_whole
+
+    if preset not in (None, "paper"):
+        raise UsageError(f'--preset: unknown preset {preset!r}, the only one is "paper"')
+    if preset is not None and (index or iterations is not None):
+        raise UsageError("--preset: says which records and how many steps; leave out --index and --iterations")
+    settings = Attack(name, iterations)
+    plans: list[tuple[Path, list[str], list[int] | None]] = [(Path(), [], index)]
+    if preset is not None:
+        settings = Attack(name, 300, PAPER_RATE)
+        plans = [
+            (Path(f"record-{place}-sigma-{sigma}"), [f"privacy.noise_multiplier={sigma}"], [place])
+            for place, sigma in PAPER
+        ]
+    folder = out or free_folder(Path("runs") / "attacks" / (target.stem or "here"))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: not an empty folder")
+    results = []
+    for within, changes, places in plans:
+        simulation = _simulation(target, [*(overrides or []), *changes])
+        chosen = choose(simulation, images, places)
+        with Console(stderr=True).status(f"attacking {len(chosen)} records, first without privacy"):
+            study = run_study(simulation, settings, holds.upper(), chosen)
+        (folder / within).mkdir(parents=True, exist_ok=True)
+        write_whole(folder / within / "attack.json", (json.dumps(study.result, indent=2) + "\n").encode())
+        study.draw(folder / within)
+        results.append(study.result)
+        if not as_json:
+            _show(study.result)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "studies": results}))
+    else:
+        print(f"results and pictures: {folder}")
+
+
+def _simulation(target: Path, overrides: list[str]) -> "Simulation":
+    """At the initial weights of an experiment file, or after the last round of a run."""
+    from fedceo.experiment.file import load_experiment
+    from fedceo.methods import State
+    from fedceo.simulation.folder import RunFolder
+    from fedceo.simulation.preparing import prepare, prepare_again
+    from fedceo.simulation.runs import load
+
+    if not target.is_dir():
+        return prepare(load_experiment(target, overrides))
+    run = load(target)
+    simulation = prepare_again(RunFolder(target))
+    if overrides:
+        simulation = prepare(load_experiment(target / "experiment.toml", overrides))
+    simulation.state = State(run.weights).placed_like(simulation.state.weights)
+    simulation.round = run.result["rounds"]
+    simulation.clip = next((r["clip"] for r in reversed(run.history) if "clip" in r), simulation.clip)
+    return simulation
+
+
+def _show(result: dict[str, Any]) -> None:
+    """The table of one study, and what it does not say."""
+    from fedceo.attacks.control import CONTROL_FAILS, control_fails
+    from fedceo.terminal.progress import console
+    from fedceo.terminal.tables import Column, show_table
+
+    out = console()
+    out.print(
+        f"{result['attack']} on {len(result['records'])} records of {result['data']}, {result['model']} after "
+        f"{result['rounds_trained']} rounds: {result['iterations']} steps, {result['restarts']} restarts"
+    )
+    out.print(
+        f"regime: {result['regime']}, noise multiplier {result['noise_multiplier']:g}, clip {result['clip']:g}, "
+        f"cohort {result['cohort']}, {result['local_steps']} local steps, seed {result['seed']}"
+    )
+    digits = {"psnr": 1, "over_constant": 1, "ssim": 2, "mse": 4, "label_hit": 2}
+    rows = [
+        [row["name"], row["holds"], *(_estimate(row[key], places) for key, places in digits.items()),
+         f"{row['seconds']:.0f}" if "seconds" in row else ""]
+        for row in result["rows"]
+    ]  # fmt: skip
+    columns = (Column("", "name"), Column("the attacker holds", "words"), "PSNR, dB", "over the colour, dB", "SSIM",
+               "MSE", "label hit", "seconds")  # fmt: skip
+    show_table(out, columns, rows, title="medians over records with 95 % intervals")
+    if control_fails(result["rows"]):
+        out.print(CONTROL_FAILS)
+
+
+def _estimate(found: dict[str, float | None] | None, digits: int) -> str:
+    if found is None:
+        return "-"
+    if found["low"] is None:
+        return f"{found['value']:.{digits}f}"
+    return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"

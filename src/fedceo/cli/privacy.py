@@ -1,0 +1,258 @@
+"""`fedceo privacy`: who learns what, how much noise an epsilon needs, and whether the mechanism keeps its word."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedceo.cli.options import Json, Overrides
+from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.accounting.plan import Row, Spec
+
+app = typer.Typer(help="Account for privacy, calibrate noise, audit a mechanism.", no_args_is_help=True)
+
+Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
+Clients = Annotated[int | None, typer.Option(help="N.")]
+Cohort = Annotated[int | None, typer.Option(help="K, expected under Poisson sampling.")]
+Rounds = Annotated[int | None, typer.Option(help="T.")]
+Noise = Annotated[float | None, typer.Option(help="sigma.")]
+Delta = Annotated[float | None, typer.Option(help="Left out: min(1e-5, N^-1.1).")]
+Sampling = Annotated[str | None, typer.Option(help="fixed or poisson; left out: fixed.")]
+Adjacency = Annotated[str | None, typer.Option(help="zero-out, replace-one or add-remove; left out: zero-out.")]
+Mechanism = Annotated[str | None, typer.Option(help="distributed, central or record; left out: the first two, each.")]
+Release = Annotated[
+    str | None, typer.Option(help="average, personalised (FedCEO, restart own or slot) or stored; left out: average.")
+]
+Interval = Annotated[int | None, typer.Option(help="I, rounds between smoothings of a personalised release.")]
+MinReports = Annotated[int | None, typer.Option(help="Reports that the noise shares are sized for.")]
+Reports = Annotated[int | None, typer.Option(help="Reports of every round, where fewer than K arrive.")]
+Participations = Annotated[int | None, typer.Option(help="Rounds that the most active client is in.")]
+Cap = Annotated[int | None, typer.Option(help="Rounds after which a client sends nothing of its own.")]
+RecordRate = Annotated[float | None, typer.Option(help="record: probability of a record in a local step.")]
+RecordSteps = Annotated[int | None, typer.Option(help="record: local steps of one participation.")]
+
+
+@app.command()
+def account(
+    target: Target = None,
+    overrides: Overrides = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
+    noise_multiplier: Noise = None,
+    delta: Delta = None,
+    sampling: Sampling = None,
+    adjacency: Adjacency = None,
+    mechanism: Mechanism = None,
+    release: Release = None,
+    interval: Interval = None,
+    min_reports: MinReports = None,
+    reports: Reports = None,
+    participations: Participations = None,
+    participation_cap: Cap = None,
+    record_rate: RecordRate = None,
+    record_steps: RecordSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Print who learns what: of an experiment as planned, of a run as it went, or of what the options say."""
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    _check_sources(target, overrides, given)
+    noise = None
+    if target is not None:
+        rows, noise = _rows_of(target, overrides or [])
+    else:
+        from fedceo.accounting.rows import account as account_for
+
+        rows = [row for spec in _specs(given) for row in account_for(spec)]
+    if as_json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2))
+        return
+    from fedceo.terminal import progress as screen
+
+    if noise is not None:
+        screen.console().print(f"noise multiplier {noise}", highlight=False)
+    screen.show_privacy([row.as_dict() for row in rows], screen.console())
+
+
+@app.command()
+def calibrate(
+    target: Target = None,
+    epsilon: Annotated[float | None, typer.Option(help="The epsilon wanted.")] = None,
+    observer: Annotated[str, typer.Option(help="Whose: outsider, participant, server or client.")] = "outsider",
+    overrides: Overrides = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
+    delta: Delta = None,
+    sampling: Sampling = None,
+    adjacency: Adjacency = None,
+    mechanism: Mechanism = None,
+    release: Release = None,
+    interval: Interval = None,
+    min_reports: MinReports = None,
+    reports: Reports = None,
+    participations: Participations = None,
+    participation_cap: Cap = None,
+    record_rate: RecordRate = None,
+    record_steps: RecordSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Print the noise multiplier with which an observer's epsilon is at most the one wanted."""
+    from fedceo.accounting.calibration import calibrate as calibrate_for
+    from fedceo.accounting.rows import answer
+
+    if epsilon is None:
+        raise UsageError("--epsilon: the epsilon wanted is missing")
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    _check_sources(target, overrides, given)
+    if target is not None:
+        specs = [_to_solve(target, overrides or [], observer)]
+    else:
+        specs = _specs(given | {"noise_multiplier": 1.0})  # it is what is looked for
+    found = []
+    for spec in specs:
+        if len(specs) > 1 and spec.mechanism == "central" and observer == "server":
+            continue  # whoever adds the noise needs no epsilon
+        sigma = calibrate_for(epsilon, observer, spec)
+        reached = answer(replace(spec, noise_multiplier=sigma), observer)
+        about = {"mechanism": spec.mechanism, "observer": observer, "noise_multiplier": sigma, "delta": spec.delta}
+        found.append(about | {"epsilon": reached.epsilon, "unit": reached.unit, "assumption": reached.assumption})
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    from fedceo.terminal import progress as screen
+
+    screen.show_calibration(found, epsilon)
+
+
+@app.command()
+def audit(
+    file: Annotated[
+        Path, typer.Argument(help="An experiment file, or a run folder, which then keeps audit.json for its report.")
+    ],
+    overrides: Overrides = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds with canaries; left out: what a minute or so takes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the auditor's coins, not of the experiment.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
+    from fedceo.audit.report import audit as audit_simulation
+    from fedceo.experiment.file import load_experiment
+    from fedceo.report.verdicts import views_tested
+    from fedceo.simulation.folder import RunFolder, write_whole
+    from fedceo.simulation.preparing import prepare, prepare_again
+
+    kept = file.is_dir()
+    if kept and overrides:
+        raise UsageError("--set: a run has been as it was; it takes an experiment file")
+    simulation = prepare_again(RunFolder(file)) if kept else prepare(load_experiment(file, overrides or []))
+    report = audit_simulation(simulation, rounds=rounds, seed=seed)
+    shown = {"refuted": report.refuted, "tested": views_tested(report.as_dict())} | report.as_dict()
+    text = json.dumps(shown, indent=2)
+    if kept:
+        write_whole(file / "audit.json", f"{text}\n".encode())
+    if as_json:
+        print(text)
+    else:
+        from fedceo.terminal import progress as screen
+
+        screen.show_audit(shown)
+    if report.refuted:
+        sys.exit(1)
+
+
+OPTIONS = (
+    "clients", "cohort", "rounds", "noise_multiplier", "delta", "sampling", "adjacency", "mechanism", "release",
+    "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate", "record_steps",
+)  # fmt: skip
+
+
+def _specs(given: dict[str, Any]) -> list["Spec"]:
+    """One spec for each mechanism that the options may mean."""
+    from fedceo.accounting.plan import Spec, default_delta
+
+    missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
+    if missing:
+        raise UsageError(f"{', '.join(map(_option, missing))}: needed, or an experiment file")
+    if given.get("participations", 0) > given["rounds"]:
+        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
+    if given["rounds"] < 1:
+        raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
+    if "delta" not in given and given["clients"] > 0:
+        given = given | {"delta": default_delta(given["clients"])}
+    if "reports" in given:
+        given = given | {"reports": ((given["reports"], given["rounds"]),)}
+    if "mechanism" in given:
+        return [Spec(**given)]
+    if "record_rate" in given or "record_steps" in given:
+        return [Spec(mechanism="record", **given)]
+    shares = given.get("release", Spec.release) != "average" or "min_reports" in given or "reports" in given
+    kinds = ["distributed"] if shares else ["central", "distributed"]
+    return [Spec(mechanism=kind, **given) for kind in kinds]
+
+
+def _to_solve(file: Path, overrides: list[str], observer: str) -> "Spec":
+    from fedceo.experiment.file import load_experiment
+    from fedceo.simulation.spending import client_sizes, spec_to_solve
+
+    experiment = load_experiment(file, overrides)
+    if experiment.may_lose_noise:
+        raise UsageError(f"{file}: cohort.dropout lets noise go missing, expected privacy.min_reports too")
+    return spec_to_solve(experiment, client_sizes(experiment), observer)
+
+
+def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
+    """The rows, and the noise multiplier in words."""
+    from fedceo.experiment.file import load_experiment
+    from fedceo.simulation.spending import client_sizes, planned_rows, solve_noise, spent_rows, with_solved_noise
+
+    if not target.is_dir():
+        experiment = load_experiment(target, overrides)
+        sizes, privacy = client_sizes(experiment), experiment.privacy
+        solved = with_solved_noise(experiment, sizes)
+        words = f"{solve_noise(solved, sizes):.4g}"
+        if privacy.target_epsilon is not None:
+            words += f", solved for an epsilon of {privacy.target_epsilon:g} of the {privacy.observer}"
+        return planned_rows(solved, sizes), words
+    from fedceo.accounting.plan import Row
+    from fedceo.simulation.folder import RunFolder
+
+    if overrides:
+        raise UsageError("--set: a run has been as it was; it takes an experiment file")
+    folder = RunFolder(target)
+    experiment = folder.experiment()
+    if folder.finished:
+        result = folder.result()
+        return [Row(**row) for row in result["privacy"]], f"{result['noise_multiplier']:.4g}"
+    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
+    if folder.is_federation:
+        sizes = client_sizes(experiment)
+        sigma = solve_noise(experiment, sizes)
+        return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
+    from fedceo.methods.hosted import check_same_method
+
+    _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
+    check_same_method(about, experiment.method, folder.path)
+    sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
+    sigma = about["noise_multiplier"]
+    return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
+
+
+def _check_sources(target: Path | None, overrides: list[str] | None, given: dict[str, Any]) -> None:
+    """A target and options both say what the plan is: only one of them may."""
+    if target is None and overrides:
+        raise UsageError("--set: changes an experiment file, and none is given")
+    if target is not None and given:
+        other = "" if target.is_dir() else "; change it with --set section.field=value"
+        raise UsageError(f"{_option(next(iter(given)))}: {target} says all that options would say{other}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,132 @@
+"""The server's run folder: as a simulation's, and what a server must not forget besides.
+
+asked.json  the round whose uploads may be on their way: if the server dies now, they count as seen
+nodes.json  which key a client number belongs to
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedceo.accounting.ledger import Entry, Ledger
+from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, to_toml
+from fedceo.methods import State
+from fedceo.simulation.folder import RunFolder, write_whole
+
+
+class ServerLog:
+    """Opens a new run, or goes on with an unfinished one of the same experiment.
+
+    Attributes:
+        state, round: where the run stands.
+        ledger, history: what was spent, and one record a round.
+        keys: client -> public key.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment, beginning: State) -> None:
+        self.folder, self.experiment = RunFolder(path), experiment
+        self.identity = _identity(experiment, beginning)
+        self.state, self.round, seconds = beginning, 0, 0.0
+        self.history: list[dict[str, Any]] = []
+        self.ledger = Ledger(repeatable=False)
+        self.keys: dict[int, str] = {}
+        self._lock = self.folder.hold()
+        try:
+            if self.folder.exists:
+                seconds = self._go_on(beginning)
+            else:
+                self.folder.create(experiment, beginning, self._about(0.0))
+        except UsageError:
+            self.release()
+            raise
+        self._start = time.perf_counter() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began, over all its processes."""
+        return time.perf_counter() - self._start
+
+    def ask(self, entry: Entry) -> None:
+        """Write down who is about to be asked, before anybody is; entry.unused: all whose upload may then be seen."""
+        table = {"ledger": len(self.ledger.entries), "entry": entry.as_dict()}
+        write_whole(self._asked, json.dumps(table).encode())
+
+    def spend(self, entry: Entry) -> None:
+        """Write a round into the ledger, before anything of it is released."""
+        self.folder.spend(entry)
+        self.ledger.add(entry)
+        self._asked.unlink(missing_ok=True)
+
+    def close(self, record: dict[str, Any], state: State) -> None:
+        """A round is over."""
+        self.state, self.round = state, record["round"]
+        self.history.append(record)
+        self.folder.append(record)
+        if self.round % self.experiment.checkpoint.every == 0:
+            self.folder.save_checkpoint(state, self._about(self.seconds))
+
+    def amend(self, more: dict[str, Any]) -> None:
+        """Say more of the last round."""
+        record = self.history.pop() | more
+        self.folder.rewind(len(self.history))
+        self.folder.append(record)
+        self.history.append(record)
+
+    def remember_keys(self, keys: Mapping[int, str]) -> None:
+        if keys != self.keys:
+            self.keys = dict(keys)
+            write_whole(self._nodes, json.dumps(self.keys, indent=2).encode())
+
+    def finish(self, result: dict[str, Any]) -> None:
+        self.folder.save_model({name: w.detach().cpu() for name, w in self.state.weights.items()})
+        self.folder.save_result(result)
+        self.release()
+
+    @property
+    def _asked(self) -> Path:
+        return self.folder.path / "asked.json"
+
+    @property
+    def _nodes(self) -> Path:
+        return self.folder.path / "nodes.json"
+
+    def release(self) -> None:
+        """Let another server have the folder, as the end of this process would."""
+        os.close(self._lock)
+
+    def _go_on(self, beginning: State) -> float:
+        path = self.folder.path
+        if self.folder.finished:
+            raise UsageError(f"{path}: holds a finished run; choose another folder for `out`")
+        state, about = self.folder.load_checkpoint()
+        if about.get("identity") != self.identity:
+            raise UsageError(f"{path}: holds a run of another experiment; choose another folder for `out`")
+        self.ledger = self.folder.ledger(repeatable=False)
+        if len(self.ledger.entries) < about["ledger"]:
+            raise UsageError(
+                f"{path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
+            )
+        if self._asked.exists():
+            table = json.loads(self._asked.read_text())
+            if table["ledger"] == len(self.ledger.entries):  # the server died before it knew what came
+                self.spend(Entry.from_dict(table["entry"]))
+        if self._nodes.exists():
+            self.keys = {int(client): key for client, key in json.loads(self._nodes.read_text()).items()}
+        self.history = self.folder.rewind(about["round"])
+        self.state, self.round = state.placed_like(beginning.weights), about["round"]
+        return float(about["seconds"])
+
+    def _about(self, seconds: float) -> dict[str, Any]:
+        spent = len(self.ledger.entries)
+        return {"round": self.round, "seconds": seconds, "ledger": spent, "identity": self.identity}
+
+
+def _identity(experiment: Experiment, beginning: State) -> str:
+    """A digest of everything that a checkpoint's continuation depends on."""
+    shapes = {name: tuple(w.shape) for name, w in beginning.weights.items()}
+    return hashlib.sha256(f"{to_toml(experiment)} {shapes} flower".encode()).hexdigest()

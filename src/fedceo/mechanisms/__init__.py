@@ -1,0 +1,1 @@
+"""Mechanisms: what clips and noises what leaves a client."""

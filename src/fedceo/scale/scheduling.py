@@ -1,0 +1,73 @@
+"""How a cohort is cut into shares, and in which order they are handed out. Neither knows who does the work."""
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+TURNS = 4
+"""Shares for each worker where the cohort is large: a machine twice as fast then takes twice as many."""
+
+LEAST_CLIENTS = 8
+"""Clients in a share, at least, before there is more than one for each worker: training is faster in batches."""
+
+MOST_TRIES = 3
+"""Workers that one share may end before it is taken to be the cause."""
+
+Worker = TypeVar("Worker", bound=Hashable)
+
+
+def cut(clients: int, workers: int) -> list[range]:
+    """Places 0..clients-1 in contiguous shares, a function of the two numbers alone, all of one size but the last.
+
+    Never a timing: which clients form a batch decides the last bits of their weights.
+    """
+    turns = min(max(clients // (LEAST_CLIENTS * workers), 1), TURNS)
+    size = max(1, -(-clients // (turns * workers)))
+    return [range(first, min(first + size, clients)) for first in range(0, clients, size)]
+
+
+class TaskQueue(Generic[Worker]):
+    """Hands out tasks 0..n-1 in order, each to one worker at a time, and notes which are done.
+
+    A task whose worker is lost is handed out again, before all others; the first result is the only one.
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self._waiting = deque(range(tasks))
+        self._held: dict[Worker, int] = {}
+        self._tries = [0] * tasks
+        self._open = tasks
+
+    @property
+    def is_done(self) -> bool:
+        return self._open == 0
+
+    def take(self, worker: Worker) -> int | None:
+        """The next task for this worker, or none if all are handed out."""
+        if not self._waiting:
+            return None
+        self._held[worker] = task = self._waiting.popleft()
+        self._tries[task] += 1
+        return task
+
+    def finish(self, worker: Worker) -> int:
+        """The task that this worker has brought back."""
+        self._open -= 1
+        return self._held.pop(worker)
+
+    def lose(self, worker: Worker) -> int | None:
+        """The task that went with this worker, if it had one; it waits again, unless it has ended too many."""
+        task = self._held.pop(worker, None)
+        if task is not None:
+            if self._tries[task] == MOST_TRIES:
+                raise TooManyTriesError(task)
+            self._waiting.appendleft(task)
+        return task
+
+
+class TooManyTriesError(Exception):
+    """A task that has ended as many workers as it may."""
+
+    def __init__(self, task: int) -> None:
+        super().__init__(f"{MOST_TRIES} workers in a row did not survive task {task}")
+        self.task = task

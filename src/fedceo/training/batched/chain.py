@@ -1,0 +1,242 @@
+"""Models that are a chain of linear layers, convolutions, ReLUs, max-pooling and a mask, read off their own code.
+
+The model is traced once with symbols (torch.fx). If all it does is one such chain, its gradients for K clients are
+computed by blocks that know their backward pass; any other model goes through torch.func (functional.py).
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass, clip_factors, cross_entropy
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.work import Weights
+
+RELUS = (F.relu, torch.relu, "relu")
+FLATTENS = (torch.flatten, "flatten")
+PRODUCTS = (operator.mul, torch.mul, "mul")
+CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
+POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
+
+Step = tuple[str, str, nn.Module | int | None]
+"""What a node of the trace does: kind, name, and the module or size that goes with it."""
+
+
+class NotAChainError(Exception):
+    """The model is no chain; says why."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A model as blocks.
+
+    Attributes:
+        blocks: from input to logits.
+        cross_entropy, clip_factors: what comes between forward and backward, and between backward and the sums.
+    """
+
+    blocks: tuple[Block, ...]
+    cross_entropy: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]] = cross_entropy
+    clip_factors: Callable[[Sequence[Tensor], Tensor, float], Tensor] = clip_factors
+
+    def fused(self) -> "Chain":
+        """The same on kernels for a GPU."""
+        from fedceo.training.cuda import fused  # only where there is Triton
+
+        return Chain(fused.fuse(self.blocks), fused.cross_entropy, fused.clip_factors)
+
+    @property
+    def turned(self) -> frozenset[str]:
+        """Weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
+        return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
+
+    def gradient(
+        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
+    ) -> Tensor:
+        """Writes each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
+
+        Args:
+            weights: name -> (K, ...).
+            clip: largest norm of a record's gradient, or none for the plain mean.
+            only: names of the parameters that count, whole layers; what is written for others means nothing.
+
+        Returns:
+            (K,) mean loss of each client.
+        """
+        losses, passes = self._there_and_back(weights, batch, clip is None)
+        wanted = [
+            each for block, each in zip(self.blocks, passes, strict=True) if only is None or only & {*block.names}
+        ]
+        factors = None
+        if clip is not None:
+            factors = self.clip_factors([each.squares() for each in wanted], batch.counts, clip)
+        for each in wanted:
+            each.add_up(factors, out)
+        return losses
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether `descend` can be asked."""
+        return all(isinstance(block, Linear) for block in self.blocks)
+
+    def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
+        """One step of plain SGD, in place; returns the (K,) mean losses before it."""
+        losses, passes = self._there_and_back(weights, batch, mean=True)
+        for each in passes:
+            assert isinstance(each, LinearPass)
+            each.descend(rate)
+        return losses
+
+    def _there_and_back(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
+        """The (K,) mean losses, and the blocks' passes, forward and backward done."""
+        x, labels, counts, mask = batch
+        passes: list[Pass] = []
+        for block in self.blocks:
+            passes.append(block.run(weights, x, mask, counts))
+            x = passes[-1].y
+        losses, dy = self.cross_entropy(x, labels, counts, mean)
+        for place in reversed(range(len(passes))):
+            before = passes[place].back(dy, onwards=place > 0)
+            dy = dy if before is None else before
+        return losses, passes
+
+
+def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
+    """The chain that the model is.
+
+    Raises:
+        NotAChainError: the model is something else.
+    """
+    model.train()
+    try:
+        graph = fx.symbolic_trace(model).graph
+    except Exception as error:  # whatever the model's own code raises when run on symbols
+        raise NotAChainError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    chain = Chain(tuple(_blocks(_Steps(list(_steps(model, graph))))))
+    names = [name for block in chain.blocks for name in block.names]
+    if sorted(names) != sorted(name for name, p in model.named_parameters() if p.requires_grad):
+        raise NotAChainError("not every trained parameter appears once")
+    _check(model, chain, shape)
+    return chain
+
+
+def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
+    """What each node does, if each takes what the one before gave."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    mask = inputs[1] if len(inputs) == 2 and getattr(model, "mask_shape", None) is not None else None
+    if len(inputs) > 1 and mask is None:
+        raise NotAChainError("more than one input")
+    before = inputs[0]
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            continue
+        if node.op == "output":
+            if node.args[0] is not before:
+                raise NotAChainError("more than one way through")
+            return
+        takes = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        if before not in takes or any(arg is not before and arg is not mask for arg in takes):
+            raise NotAChainError(f"{node.name} takes more than what came before")
+        yield _step(model, node, masked=mask in takes)
+        before = node
+
+
+def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    if masked and node.target in PRODUCTS and len(node.args) == 2 and not node.kwargs:
+        return "mask", node.name, None
+    if masked:
+        raise NotAChainError(f"{node.name} uses the mask otherwise than as a factor")
+    if isinstance(module, nn.Linear):
+        return "linear", str(node.target), module
+    if isinstance(module, nn.Conv2d) and _plain(module, CONVOLUTION) and not isinstance(module.padding, str):
+        return "conv", str(node.target), module
+    if isinstance(module, nn.ReLU) or node.target in RELUS:
+        return "relu", node.name, None
+    if _flattens(node, module):
+        return "flatten", node.name, None
+    if size := _pooled(node, module):
+        return "pool", node.name, size
+    raise NotAChainError(f"{node.name} is not a linear layer, convolution, ReLU, max-pooling, flatten or mask")
+
+
+def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether all axes but the first become one."""
+    if isinstance(module, nn.Flatten):
+        return _plain(module, {"start_dim": 1, "end_dim": -1})
+    return node.target in FLATTENS and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
+
+
+def _pooled(node: fx.Node, module: nn.Module | None) -> int:
+    """The side of the squares that are pooled, side by side; 0 if it is something else."""
+    size: Any = 0
+    usual = False
+    if isinstance(module, nn.MaxPool2d):
+        size = module.kernel_size
+        usual = _plain(module, {**POOLING, "stride": size})
+    elif node.target is F.max_pool2d and len(node.args) == 2:
+        size = node.args[1]
+        usual = {**POOLING, **node.kwargs} in ({**POOLING, "stride": None}, {**POOLING, "stride": size})
+    return size if usual and isinstance(size, int) else 0
+
+
+def _plain(module: nn.Module, usual: dict[str, Any]) -> bool:
+    return all(getattr(module, name) == value for name, value in usual.items())
+
+
+class _Steps:
+    """The steps, taken one by one when they are of the kind asked for."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+
+    def take(self, kind: str) -> bool:
+        found = bool(self.steps) and self.steps[0][0] == kind
+        if found:
+            self.steps.pop(0)
+        return found
+
+
+def _blocks(steps: _Steps) -> Iterator[Block]:
+    """Layers with what follows them; a ReLU commutes with pooling and with a mask, so either may come first."""
+    while steps.steps:
+        kind, name, module = steps.steps.pop(0)
+        bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
+        if kind == "flatten":
+            continue
+        if isinstance(module, nn.Linear):
+            relu = steps.take("relu")
+            masked = steps.take("mask")
+            yield Linear(f"{name}.weight", bias, masked, relu or steps.take("relu"))
+        elif isinstance(module, nn.Conv2d):
+            relu, pool = steps.take("relu"), 1
+            if steps.steps and steps.steps[0][0] == "pool":
+                pool = int(steps.steps.pop(0)[2])  # type: ignore[arg-type]
+            relu = relu or steps.take("relu")
+            side, stride, padding = module.kernel_size, module.stride, module.padding
+            yield Conv(f"{name}.weight", bias, side, stride, padding, relu, pool)  # type: ignore[arg-type]
+        else:
+            raise NotAChainError(f"{name} does not follow a layer")
+
+
+def _check(model: nn.Module, chain: Chain, shape: tuple[int, ...]) -> None:
+    """The chain must give what the model gives: hooks and wrappers do not show in a trace."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    first = next(iter(weights.values()))
+    x = torch.linspace(-1, 1, 2 * prod(shape), dtype=first.dtype, device=first.device).view(2, *shape)
+    with torch.no_grad():
+        expected, got = model(x), x[None]
+        try:
+            for block in chain.blocks:
+                counts = torch.tensor([2], device=first.device)
+                got = block.run({name: w[None] for name, w in weights.items()}, got, None, counts).y
+        except RuntimeError as error:  # shapes that do not fit, as of a linear layer on images that are not flat
+            raise NotAChainError(str(error).splitlines()[0]) from None
+    if got[0].shape != expected.shape or not torch.allclose(got[0], expected, rtol=1e-3, atol=1e-4):
+        raise NotAChainError("what it gives is not what its code says")

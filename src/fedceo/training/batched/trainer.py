@@ -1,0 +1,180 @@
+"""The whole cohort as one program: every step trains one batch of every client at once.
+
+The clients' models are the rows of one matrix. Clients of different sizes are padded: filling is records of zeros that
+count for nothing, and a client that is done takes no step. Cohorts that would not fit in memory train some clients at
+a time. On a GPU a step is captured once and replayed (captured.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedceo.training.batched.blocks import Conv
+from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
+from fedceo.training.batched.cohort import Batch, Cohort
+from fedceo.training.batched.functional import Functional
+from fedceo.training.context import TrainingContext
+from fedceo.training.cuda.captured import CapturedSteps
+from fedceo.training.noise import RecordNoise, has_kernels
+from fedceo.training.work import Trained, Weights, Work
+
+CPU_BYTES = 2**30
+"""What a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
+
+
+class Program(Protocol):
+    """How K clients' gradients are computed; see Chain."""
+
+    @property
+    def turned(self) -> frozenset[str]: ...
+
+    def gradient(
+        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
+    ) -> Tensor: ...
+
+
+class BatchedTrainer:
+    """SGD on K stacked models at once."""
+
+    def __init__(self, context: TrainingContext, most_bytes: int | None = None) -> None:
+        """most_bytes: memory for the clients that train at a time, instead of the usual."""
+        self.context, self.most_bytes = context, most_bytes
+        self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
+
+    def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        self.context.model.train()
+        workers = self._workers
+        turns = max(min(workers, len(clients)), -(-len(clients) * workers // self._clients_at_once(work)))
+        size = -(-len(clients) // turns)
+
+        def part(first: int) -> Trained:
+            some = {name: w[first : first + size] for name, w in starts.items()}
+            return self._train(some, clients[first : first + size], round_, work)
+
+        begins = range(0, len(clients), size)
+        if workers == 1:
+            parts = [part(first) for first in begins]
+        else:
+            self.context.make_ready()  # once, not once a thread
+            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+                parts = list(pool.map(part, begins))
+        weights = {name: torch.cat([part.weights[name] for part in parts]) for name in starts}
+        return Trained(weights, torch.cat([part.losses for part in parts]))
+
+    @cached_property
+    def _workers(self) -> int:
+        """On a CPU, threads with some clients each: in a convolution these never wait for each other, as torch's do.
+
+        Steps of linear layers alone are so short that such threads would wait for Python: they are left to torch's.
+        """
+        if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
+            return 1  # torch.func puts weights into the model, of which there is one
+        return torch.get_num_threads() if any(isinstance(block, Conv) for block in self.program.blocks) else 1
+
+    @cached_property
+    def program(self) -> Program:
+        """Blocks where the model is a chain of layers they know, torch.func otherwise."""
+        try:
+            chain = read_chain(self.context.model, self.context.federation.shape)
+        except NotAChainError:
+            return Functional(self.context.model, self._budget // 8)
+        return chain.fused() if has_kernels(self.context.device, self.context.dtype) else chain
+
+    def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        context = self.context
+        plans = [context.plan(client, round_, work) for client in clients]
+        noise = (
+            RecordNoise(context.schedule, work.moment(round_), clients, context.device, context.dtype)
+            if work.record
+            else None
+        )
+        divisors = [context.expected_batch(client, work) for client in clients]
+        cohort = Cohort.of(starts, context, plans, divisors, work, self.program.turned)
+        if noise is not None and noise.keys is not None:
+            cohort.keys = noise.keys
+        if self.captured:
+            cohort = self.captured.run(cohort, work, lambda cohort: self._step(cohort, work, None, 0))
+        else:
+            for step in range(cohort.longest):
+                self._step(cohort, work, noise, step)
+        return Trained(cohort.result(), cohort.losses / cohort.steps)
+
+    def _step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, step: int) -> None:
+        """One batch of every client; which, the cohort counts itself."""
+        batch = cohort.batch(self.context)
+        if work.is_bare and isinstance(self.program, Chain) and self.program.is_linear:
+            # who is done has a batch of no records, whose gradient is zero
+            cohort.losses += self.program.descend(cohort.named, batch, work.learning_rate)
+            cohort.step += 1
+            return
+        clip = work.record.clip if work.record else None
+
+        def gradient() -> Tensor:
+            return self.program.gradient(cohort.named, batch, clip, cohort.named_gradients, work.only)
+
+        if work.ascent:
+            if work.record is None:
+                gradient()
+            before = cohort.climb(work)
+            cohort.losses += gradient()
+            cohort.weights.copy_(before)
+        else:
+            cohort.losses += gradient()
+        if has_kernels(self.context.device, self.context.dtype):
+            from fedceo.training.cuda import fused
+
+            if work.is_plain:
+                fused.take_step(cohort, work)
+            else:
+                cohort.take_step(work, fused.fill_noise(cohort.keys, cohort.step, cohort.size) if work.record else None)
+        else:
+            cohort.take_step(work, noise.draw(step, cohort.size) if noise else None)
+        cohort.step += 1
+
+    @cached_property
+    def _budget(self) -> int:
+        if self.most_bytes is not None:
+            return self.most_bytes
+        if self.context.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.context.device)[0] // 4
+        return CPU_BYTES
+
+    def _clients_at_once(self, work: Work) -> int:
+        """As many as the budget has room for, by what autograd would keep for a record and what a step needs beside."""
+        model = self.context.model
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
+        a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
+        records = min(work.batch_size, int(self.context.federation.sizes.max()))
+        return max(1, self._budget // (5 * size + 2 * records * a_record))
+
+    @cached_property
+    def _kept_for_a_record(self) -> int:
+        kept: list[int] = []
+        weights = {p.data_ptr() for p in self.context.model.parameters()}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.data_ptr() not in weights:
+                kept.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        first = next(self.context.model.parameters())
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self.context.model(first.new_zeros(1, *self.context.federation.shape))
+        return sum(kept)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Products inside take one thread each, in threads that begin here too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

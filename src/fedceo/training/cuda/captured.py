@@ -1,0 +1,73 @@
+"""A step recorded once as a CUDA graph and replayed: hundreds of small launches become one."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedceo.training.batched.cohort import Cohort
+from fedceo.training.work import Work
+
+MOST_GRAPHS = 16
+"""Cohorts of other sizes need other graphs; the oldest makes room for the newest."""
+
+
+class CapturedSteps:
+    """The graphs made so far, each with the memory that its step reads and writes.
+
+    Attributes:
+        why_not: what CUDA said when a step could not be recorded; such steps are taken one by one.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: dict[Any, tuple[Cohort, torch.cuda.CUDAGraph | None]] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # one for all: they never run at once and leave nothing in it
+        self.why_not: str | None = None
+
+    def run(self, cohort: Cohort, work: Work, step: Callable[[Cohort], None]) -> Cohort:
+        """Takes all steps of the cohort's round; returns the cohort after it."""
+        # what a step depends on beside the cohort's tensors; the rest of the work is in those
+        key = (
+            replace(work, epochs=0, batch_size=0, learning_rate=0.0),
+            torch.get_float32_matmul_precision(),
+            tuple((name, t.shape) for name, t in _tensors(cohort)),
+        )
+        if key not in self.graphs:
+            if len(self.graphs) == MOST_GRAPHS:
+                self.graphs.pop(next(iter(self.graphs)))
+            self.graphs[key] = cohort, self._capture(cohort, step)
+        held, graph = self.graphs[key]
+        if held is not cohort:
+            for (_, to), (_, from_) in zip(_tensors(held), _tensors(cohort), strict=True):
+                to.copy_(from_)
+        for _ in range(cohort.longest):
+            if graph:
+                graph.replay()
+            else:
+                step(held)
+        return held
+
+    def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> torch.cuda.CUDAGraph | None:
+        """Recording needs a rehearsal (libraries set themselves up in it), which must leave no trace."""
+        before = [(t, t.clone()) for _, t in _tensors(cohort)]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step(cohort)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        recorded = True
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                step(cohort)
+        except RuntimeError as error:  # a module that asks the host something in the middle
+            recorded, self.why_not = False, str(error).splitlines()[0]
+        for t, was in before:
+            t.copy_(was)
+        return graph if recorded else None
+
+
+def _tensors(cohort: Cohort) -> list[tuple[str, Tensor]]:
+    return [(f.name, t) for f in fields(cohort) if isinstance(t := getattr(cohort, f.name), Tensor)]

@@ -1,0 +1,127 @@
+"""Our rows against other accountants, bounds by other ways, and closed forms."""
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedceo.accounting.gaussian import drawn_gaussian_epsilon, gaussian_delta, gaussian_epsilon
+from tests.support.asked import DELTA, SIGMAS, by_sigma, epsilon, one_percent, poisson, rows, spec
+
+
+def test_opacus_agrees_on_its_own_case() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import PRVAccountant
+
+        for sigma, wanted in zip(SIGMAS, (15.17, 7.77, 5.16), strict=True):
+            accountant = PRVAccountant()
+            accountant.history = [(sigma, 1 / 7, 210)]
+            theirs = accountant.get_epsilon(delta=DELTA)
+            assert theirs == one_percent(wanted)
+            assert poisson(sigma, 1 / 7, 210) == one_percent(theirs)
+
+
+def test_dp_accounting_forgets_the_factor_two_in_rdp_but_not_in_pld() -> None:
+    """google/differential-privacy issue 378. When this fails the trap is mended: RDP must then not be halved by us."""
+    import dp_accounting as dp
+
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    rdp = dp.rdp.RdpAccountant(neighboring_relation=relation).compose(dp.GaussianDpEvent(1.0)).get_epsilon(DELTA)
+    pld = dp.pld.PLDAccountant(relation).compose(dp.GaussianDpEvent(1.0)).get_epsilon(DELTA)
+    assert rdp == one_percent(4.73)
+    assert pld == one_percent(10.00)
+    assert gaussian_epsilon(2.0, DELTA) == pytest.approx(pld, rel=1e-3)
+
+
+def rdp(event: Any, relation: str = "ADD_OR_REMOVE_ONE", orders: Any = None) -> float:
+    import dp_accounting as dp
+
+    return float(dp.rdp.RdpAccountant(orders, dp.NeighboringRelation[relation]).compose(event).get_epsilon(DELTA))
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(13.71, 6.87, 4.56))
+def test_rdp_bounds_the_poisson_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(sigma)), 300)
+    assert rdp(event) == one_percent(wanted)
+    assert poisson(sigma) < rdp(event)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(231.6, 43.7, 26.0))
+def test_rdp_and_the_library_bound_the_fixed_size_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    half = dp.GaussianDpEvent(sigma / 2)  # see the trap above
+    event = dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(100, 10, half), 300)
+    assert rdp(event, "REPLACE_ONE") == one_percent(wanted)
+    truncated = dp.TruncatedSubsampledGaussianDpEvent(100, 1.0, 10, sigma)
+    accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE, 1e-3)
+    library = accountant.compose(dp.SelfComposedDpEvent(truncated, 300)).get_epsilon(DELTA)
+    assert library == one_percent({1.0: 72.1, 1.5: 32.4, 2.0: 20.5}[sigma])
+    assert epsilon(spec(sigma, adjacency="replace-one")) < min(library, rdp(event, "REPLACE_ONE"))
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(231, 120, 77.4))
+def test_rdp_bounds_the_server_row_from_above(sigma: float, wanted: float) -> None:
+    import dp_accounting as dp
+
+    event = dp.GaussianDpEvent(sigma / math.sqrt(300))
+    assert rdp(event) == one_percent(wanted)
+    assert epsilon(spec(sigma, participations=30), "server") < rdp(event)
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(30.7, 12.6, 6.9))
+def test_fixed_size_zero_out_bound_is_above_a_concrete_federation(sigma: float, wanted: float) -> None:
+    """All others upload -C, the client +C or 0: the sums are mixtures with centres 0, C and 2C."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    step, grid = 1e-4, np.linspace(-12 * sigma, 12 * sigma + 2, 1_000_001)
+    out, zeroed, full = (stats.norm.pdf(grid, centre, sigma) for centre in (0, 1, 2))
+    upper, lower = 0.9 * out + 0.1 * full, 0.9 * out + 0.1 * zeroed
+    losses = np.ceil(np.log(upper / lower) / step).astype(int)
+    lowest = int(losses.min())
+    masses = np.bincount(losses - lowest, upper * (grid[1] - grid[0]))
+    pmf = {k + lowest: float(mass) for k, mass in enumerate(masses)}
+    attained = PrivacyLossDistribution.create_from_rounded_probability(pmf, 0.0, step).self_compose(300)
+    found = attained.get_epsilon_for_delta(DELTA)
+    assert found == one_percent(wanted)
+    assert found < epsilon(spec(sigma))
+
+
+def test_gaussian_closed_form_inverts() -> None:
+    for mu in (0.01, 1.0, 30.0, 300.0):
+        for delta in (1e-3, 1e-5, 1e-9):
+            assert gaussian_delta(mu, gaussian_epsilon(mu, delta)) == pytest.approx(delta, rel=1e-4) or mu == 0.01
+
+
+def test_whole_cohort_is_closed_form() -> None:
+    asked = spec(2.0, "central", cohort=100)
+    found = rows(asked)["outsider"]
+    assert found.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(300) / 2, DELTA))
+    assert (found.accountant, found.sampling) == ("Gaussian, closed form", "none")
+    assert epsilon(replace(asked, adjacency="replace-one")) == pytest.approx(gaussian_epsilon(math.sqrt(300), DELTA))
+    assert epsilon(replace(asked, adjacency="add-remove")) == found.epsilon
+    known = replace(asked, mechanism="distributed")
+    assert epsilon(known, "participant") == pytest.approx(gaussian_epsilon(math.sqrt(300 / 0.99) / 2, DELTA))
+    assert epsilon(known, "server") == pytest.approx(gaussian_epsilon(math.sqrt(300 * 100) / 2, DELTA))
+
+
+def test_nearly_the_whole_cohort_is_near_the_closed_form() -> None:
+    asked = spec(3.0, cohort=999, clients=1000, rounds=20)
+    assert epsilon(asked) == pytest.approx(epsilon(replace(asked, cohort=1000)), rel=0.05)
+
+
+def test_personalised_whole_cohort_and_every_round() -> None:
+    whole = spec(20.0, cohort=100, release="personalised", interval=15)
+    mu = math.sqrt(20 * 100 + 280 / 0.99) / 20
+    assert epsilon(whole, "client") == pytest.approx(gaussian_epsilon(mu, DELTA))
+    every = spec(2.0, release="personalised", interval=1)
+    assert epsilon(every, "client") == pytest.approx(
+        drawn_gaussian_epsilon(math.sqrt(10) / 2, 0.1, 300, DELTA), rel=1e-3
+    )

@@ -1,0 +1,329 @@
+"""The audit passes what is right and refutes what is broken, in every regime."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from fedceo.audit.canaries import Canaries, Samples, mu_from_errors, rate_upper, sure_bound
+from fedceo.audit.report import Report, audit
+from fedceo.errors import UsageError
+from fedceo.experiment.file import METHOD_NAMES, parse_experiment
+from fedceo.simulation.rounds import Simulation
+from fedceo.training import loop
+from fedceo.training.batched.chain import Chain
+from fedceo.training.noise import RecordNoise
+from tests.support.faults import (
+    FAULTS,
+    ClipEachTensor,
+    RepeatedEveryRound,
+    SharedBetweenClients,
+    copy,
+    leak_personal_models,
+)
+from tests.support.small import SmallConv, federation
+
+K, ROUNDS = 10, 160
+FEDAVG = {"name": "fedavg"}
+OWN = {"name": "fedceo", "interval": 5, "strength": 20.0, "restart": "own"}
+
+
+def simulation(
+    mechanism: str = "distributed",
+    method: dict[str, Any] = FEDAVG,
+    sigma: float = 1.0,
+    seed: int = 0,
+    model: nn.Module | None = None,
+    cohort: dict[str, Any] | None = None,
+    engine: str = "batched",
+    **privacy: Any,
+) -> Simulation:
+    table = {
+        "seed": seed,
+        "data": {"name": "digits", "clients": 12},
+        "cohort": {"size": K} | (cohort or {}),
+        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 4, "server_learning_rate": 0.5, "engine": engine},
+        "privacy": {"mechanism": mechanism, "noise_multiplier": sigma, "clip": 0.5} | privacy,
+        "method": method,
+    }
+    torch.manual_seed(seed)
+    return Simulation(parse_experiment(table), federation((6,) * 12), model or SmallConv(), "small", sigma)
+
+
+def refuted_views(report: Report) -> set[str]:
+    return {view.view for view in report.views if view.verdict == "refuted"}
+
+
+def untestable_views(report: Report) -> set[str]:
+    return {view.view for view in report.views if view.verdict == "not testable"}
+
+
+RIGHT: dict[str, Callable[[int], Simulation]] = {
+    "distributed": lambda seed: simulation(seed=seed),
+    "distributed, fewer reports": lambda seed: simulation(seed=seed, min_reports=6),
+    "distributed, system randomness": lambda seed: simulation(seed=seed, randomness="system"),
+    "distributed, Poisson": lambda seed: simulation(seed=seed, cohort={"sampling": "poisson"}),
+    "distributed, little noise": lambda seed: simulation(seed=seed, sigma=0.1),
+    "central": lambda seed: simulation("central", seed=seed),
+    "FedCEO, own": lambda seed: simulation(method=OWN, seed=seed),
+    "FedCEO, mean": lambda seed: simulation(method=OWN | {"restart": "mean"}, seed=seed),
+    "FedCEO, slot": lambda seed: simulation(method=OWN | {"restart": "slot"}, seed=seed),
+    "FedCEO, stored": lambda seed: simulation(method=OWN | {"restart": "stored"}, seed=seed),
+    "record": lambda seed: simulation("record", sigma=0.8, seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_passes(name: str) -> None:
+    report = audit(RIGHT[name](0), rounds=40, seed=1)
+    assert not report.refuted, report
+    assert all(view.bound <= 1.2 * view.claim for view in report.views)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_canaries_find_every_fault(name: str) -> None:
+    broken = simulation()
+    broken.mechanism = FAULTS[name](broken.mechanism)
+    report = audit(broken, rounds=ROUNDS, seed=1)
+    assert report.refuted and refuted_views(report)
+    if name == "shared between clients":
+        assert refuted_views(report) == {"upload - peer"}
+    if name == "repeated between rounds":
+        assert "upload - previous" in refuted_views(report)
+
+
+@pytest.mark.parametrize("name, views", [
+    ("no noise", {"average", "average - previous"}),
+    ("half noise", {"average"}),
+    ("repeated between rounds", {"average - previous"}),
+])  # fmt: skip
+def test_central_faults(name: str, views: set[str]) -> None:
+    broken = simulation("central")
+    broken.mechanism = FAULTS[name](broken.mechanism)
+    assert views <= refuted_views(audit(broken, rounds=300, seed=1))
+
+
+def test_a_leak_in_personal_models_shows_in_what_clients_are_given() -> None:
+    broken = simulation(method=OWN)
+    leak_personal_models(broken)
+    report = audit(broken, rounds=2 * ROUNDS, seed=1)
+    assert refuted_views(report) == {"returned"}
+    assert all(finding.passed for finding in report.findings)
+
+
+def test_clipping_each_tensor_by_itself_is_found_by_canaries_alone() -> None:
+    broken = simulation()
+    broken.mechanism = copy(broken.mechanism, ClipEachTensor)
+    assert refuted_views(audit(broken, rounds=2 * ROUNDS, seed=1))
+
+
+def test_claims_come_from_the_experiment_not_from_the_mechanism() -> None:
+    miswired = simulation()
+    miswired.mechanism = replace(miswired.mechanism, noise_multiplier=0.5)
+    report = audit(miswired, rounds=ROUNDS, seed=1)
+    assert {"average", "upload"} <= refuted_views(report)
+    assert {view.view: view.claim for view in report.views}["average"] == pytest.approx(1.0)
+
+
+def half_noise(noise: RecordNoise, step: int, size: int) -> Tensor:
+    return DRAW(noise, step, size) / 2
+
+
+def no_noise(noise: RecordNoise, step: int, size: int) -> Tensor:
+    return torch.zeros_like(DRAW(noise, step, size))
+
+
+def same_in_every_step(noise: RecordNoise, step: int, size: int) -> Tensor:
+    """The generators' first draw, however often they are asked."""
+    kinds = [type(generator.bit_generator) for generator in noise.generators]
+    seeds = [generator.bit_generator.seed_seq for generator in noise.generators]
+    fresh = object.__new__(RecordNoise)
+    fresh.__dict__ |= noise.__dict__
+    fresh.generators = [np.random.Generator(kind(seed)) for kind, seed in zip(kinds, seeds, strict=True)]
+    return DRAW(fresh, step, size)
+
+
+def break_training(monkeypatch: pytest.MonkeyPatch, name: str, broken: Simulation) -> None:
+    schedules = {"shared between clients": SharedBetweenClients, "repeated between rounds": RepeatedEveryRound}
+    if name in schedules:
+        broken.schedule = schedules[name](broken.schedule.seed)
+    elif name == "no clipping":
+        monkeypatch.setattr(loop, "clipped_sum", lambda g, present, clip: {n: v.sum(0) for n, v in g.items()})
+        right = Chain.gradient
+        monkeypatch.setattr(Chain, "gradient", lambda self, w, x, clip, *rest: right(self, w, x, clip and 1e9, *rest))
+    else:
+        monkeypatch.setattr(RecordNoise, "draw", TRAINING_FAULTS[name])
+
+
+DRAW = RecordNoise.draw
+TRAINING_FAULTS: dict[str, Any] = {
+    "no noise": no_noise,
+    "half noise": half_noise,
+    "same noise in every step": same_in_every_step,
+    "no clipping": None,
+    "shared between clients": None,
+    "repeated between rounds": None,
+}
+
+
+@pytest.mark.parametrize("name, engine", [*((name, "batched") for name in TRAINING_FAULTS), ("no clipping", "loop")])
+def test_record_faults(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = simulation("record", sigma=0.8, engine=engine)
+    break_training(monkeypatch, name, broken)
+    report = audit(broken, rounds=100 if name == "half noise" else 40, seed=1)
+    assert report.refuted
+    if name in ("no noise", "half noise", "no clipping"):
+        assert "step" in refuted_views(report)
+    if name == "shared between clients":
+        assert refuted_views(report) == {"step - peer"}
+    if name == "repeated between rounds":
+        assert "step - previous" in refuted_views(report)
+
+
+def test_nothing_to_audit_is_refused_in_a_line() -> None:
+    table = simulation().experiment.model_dump(exclude_none=True)
+    table["privacy"] = {"mechanism": "none"}
+    bare = Simulation(parse_experiment(table), federation((6,) * 12), SmallConv(), "small", 0.0)
+    with pytest.raises(UsageError, match=r"^privacy\.mechanism: .*$"):
+        audit(bare)
+    with pytest.raises(UsageError, match=r"^privacy\.noise_multiplier: .*$"):
+        audit(simulation(sigma=0.0))
+    with pytest.raises(UsageError, match=r"^rounds: 0"):
+        audit(simulation(), rounds=0)
+
+
+def test_a_model_with_randomness_of_its_own_is_refused_under_record() -> None:
+    class Noisy(SmallConv):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+    with pytest.raises(UsageError, match=r"^model: "):
+        audit(simulation("record", model=Noisy(), engine="loop"), rounds=1)
+
+
+def test_too_few_rounds_are_said_to_be_too_few() -> None:
+    report = audit(simulation(), rounds=4, seed=1)
+    assert not report.refuted and untestable_views(report) == {view.view for view in report.views}
+
+
+def test_claims_too_large_for_the_samples_are_tested_by_a_share_of_the_clip() -> None:
+    broken = simulation(sigma=0.1)
+    broken.mechanism = FAULTS["half noise"](broken.mechanism)
+    report = audit(broken, rounds=ROUNDS, seed=1)
+    upload = next(view for view in report.views if view.view == "upload")
+    assert upload.claim == pytest.approx(K**0.5 / 0.1) and upload.share < 0.1
+    assert upload.verdict == "refuted" and upload.bound > upload.claim
+
+
+def test_the_report_is_plain_data_and_the_simulation_stays_as_it_was() -> None:
+    audited = simulation(method=OWN)
+    before = {name: w.clone() for name, w in audited.state.weights.items()}
+    report = audit(audited, rounds=20, seed=1)
+    assert all(torch.equal(before[name], w) for name, w in audited.state.weights.items())
+    assert not audited.state.personal and audited.round == 0
+    plain = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert plain["refuted"] is False and len(plain["views"]) == 5 and len(plain["findings"]) == 7
+    assert audit(audited, rounds=20, seed=1).as_dict() == report.as_dict(), "the same seed, the same report"
+
+
+def test_cohorts_of_one() -> None:
+    report = audit(simulation(cohort={"size": 1}), rounds=ROUNDS, seed=1)
+    assert not report.refuted and "upload - peer" not in {view.view for view in report.views}
+
+
+@pytest.mark.parametrize("trials", [1, 7, 400])
+@pytest.mark.parametrize("alpha", [0.05, 1e-6])
+def test_rates_are_bounded_as_by_clopper_and_pearson(trials: int, alpha: float) -> None:
+    for errors in {0, 1, trials // 2, trials}:
+        bound = rate_upper(np.array([errors]), trials, alpha)[0]
+        exact = stats.binomtest(errors, trials, alternative="less").proportion_ci(1 - alpha, "exact").high
+        assert bound == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_bound_falls_with_errors_and_rises_with_scores() -> None:
+    errors = np.arange(0, 400)
+    bounds = mu_from_errors(errors, 1000, np.full(400, 100), 1000, 0.01)
+    assert (np.diff(bounds) < 0).all()
+    assert (np.diff([sure_bound(1.0, n, 0.01) for n in (100, 400, 1600, 10_000)]) > 0).all()
+    assert sure_bound(1.0, 10**8, 0.01) == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_bound_of_gaussians_is_below_but_near_their_distance() -> None:
+    rng = np.random.default_rng(0)
+    for mu in (0.5, 1.0, 2.0, 3.0):
+        bound = Samples(rng.normal(size=20_000), rng.normal(size=20_000) + mu).mu_bound(0.01)
+        assert 0.85 * mu < bound < mu
+
+
+def test_worlds_without_overlap_reach_the_ceiling() -> None:
+    rng = np.random.default_rng(0)
+    apart = Samples(1e-9 * rng.normal(size=3000), 1 + 1e-9 * rng.normal(size=3000)).mu_bound(0.05)
+    assert apart == pytest.approx(2 * stats.norm.ppf(0.025 ** (1 / 1500)), rel=1e-9)
+    assert Samples(np.zeros(100), np.zeros(100)).mu_bound(0.05) == 0.0
+
+
+def test_canaries_are_orthonormal_and_clip_to_their_share() -> None:
+    canaries = Canaries([80, 20, 3], 10, np.random.default_rng(0))
+    coins = np.arange(10) % 2 == 0
+    for share in (1.0, 0.3):
+        sent = canaries.updates(coins, share, 2.0, torch.empty(0, dtype=torch.float64))
+        clipped = sent * (2.0 / sent.norm(dim=1, keepdim=True).clamp_min(2.0))
+        assert np.allclose(canaries.own(clipped), 2.0 * share * coins)
+        assert np.allclose(canaries.peers(clipped), 0.0)
+        assert np.allclose(canaries.common(clipped.sum(0)), 2.0 * share * coins)
+    everywhere = canaries.updates(np.ones(10, dtype=bool), 0.3, 1.0, torch.empty(0)).abs().sum(0)
+    assert torch.count_nonzero(everywhere) == 103
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_is_refuted_ten_times(name: str) -> None:
+    for seed in range(10):
+        broken = simulation(seed=seed)
+        broken.mechanism = FAULTS[name](broken.mechanism)
+        assert refuted_views(audit(broken, rounds=ROUNDS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINING_FAULTS)
+def test_every_record_fault_is_refuted_ten_times(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(10):
+        broken = simulation("record", sigma=0.8, seed=seed)
+        break_training(monkeypatch, name, broken)
+        assert audit(broken, rounds=40).refuted
+
+
+@pytest.mark.slow
+def test_the_leak_in_personal_models_is_refuted_ten_times() -> None:
+    for seed in range(10):
+        broken = simulation(method=OWN, seed=seed)
+        leak_personal_models(broken)
+        assert refuted_views(audit(broken, rounds=2 * ROUNDS)) == {"returned"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_passes_ten_times(name: str) -> None:
+    for seed in range(10):
+        report = audit(RIGHT[name](seed), rounds=60)
+        assert not report.refuted, report
+
+
+@pytest.mark.parametrize("mechanism", ["distributed", "central"])
+@pytest.mark.parametrize("clipping", ["per_layer", "adaptive"])
+def test_every_way_of_clipping_keeps_its_word(clipping: str, mechanism: str) -> None:
+    assert not audit(simulation(mechanism, clipping=clipping), rounds=40, seed=1).refuted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_keeps_its_word(name: str) -> None:
+    """Canaries go through what the method sends, personal parts apart."""
+    made = simulation(method={"name": name})
+    assert not audit(made, rounds=200, seed=1).refuted

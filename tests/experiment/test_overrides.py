@@ -1,0 +1,63 @@
+"""`--set` and `--grid` take the place of what stands in the file."""
+
+from pathlib import Path
+
+import pytest
+
+from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, load_experiment
+from fedceo.studies.cells import find_cells
+from fedceo.studies.tune import changed
+
+FILE = """
+[data]
+name = "digits"
+clients = 12
+[cohort]
+size = 4
+[privacy]
+target_epsilon = 8.0
+max_epsilon = 9.0
+[method]
+name = "fedceo"
+restart = "mean"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    return path
+
+
+def both_ways(file: Path, name: str, value: object) -> Experiment:
+    """As --set has it; `tune`, whose experiments are whole, must come to the same."""
+    said = load_experiment(file, [f"{name}={value}"])
+    assert changed(load_experiment(file), {name: value}) == said
+    return said
+
+
+def test_another_method_has_none_of_the_fields_of_the_one_before(file: Path) -> None:
+    assert both_ways(file, "method.name", "fedavg").method.name == "fedavg"
+    assert both_ways(file, "method.name", "fedceo").method.restart == "mean"  # type: ignore[union-attr]
+    names = [
+        cell.experiment.method.name for cell in find_cells(file, 1, [], ['method.name=["fedavg", "fedprox"]'], file)
+    ]
+    assert names == ["fedavg", "fedprox"]
+
+
+def test_noise_is_said_in_one_way(file: Path) -> None:
+    privacy = both_ways(file, "privacy.noise_multiplier", 1.5).privacy
+    assert (privacy.noise_multiplier, privacy.target_epsilon, privacy.max_epsilon) == (1.5, None, 9.0)
+    assert (
+        load_experiment(file, ["privacy.noise_multiplier=1.5", "privacy.target_epsilon=3.0"]).privacy.target_epsilon
+        == 3
+    )
+
+
+def test_without_a_mechanism_there_is_no_noise(file: Path) -> None:
+    assert both_ways(file, "privacy.mechanism", "none").privacy.target_epsilon is None
+    assert both_ways(file, "privacy.mechanism", "central").privacy.target_epsilon == 8.0
+    with pytest.raises(UsageError, match="takes neither"):
+        load_experiment(file, ["privacy.mechanism=none", "privacy.noise_multiplier=1.0"])

@@ -1,0 +1,149 @@
+"""Broken mechanisms, schedules and methods, each with one fault that an audit must find."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedceo.mechanisms.base import Mean, Mechanism, Stack, Uploads, Weights, clip_updates
+from fedceo.methods import State
+from fedceo.methods.fedceo import FedCEO
+from fedceo.training.schedule import Schedule
+
+NOISES = ("record noise", "upload noise", "central noise")
+
+
+@dataclass(frozen=True)
+class SharedBetweenClients(Schedule):
+    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
+        return super().generator(purpose, round_, 0 if purpose in NOISES else client)
+
+
+@dataclass(frozen=True)
+class RepeatedEveryRound(Schedule):
+    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
+        return super().generator(purpose, 0 if purpose in NOISES else round_, client)
+
+
+def copy(made: Mechanism, kind: type[Mechanism] = Mechanism, **changes: Any) -> Any:
+    return kind(**({field.name: getattr(made, field.name) for field in fields(Mechanism)} | changes))
+
+
+@dataclass(frozen=True)
+class Scaled(Mechanism):
+    """Noise that is too small by `factor`, while the mechanism says otherwise."""
+
+    factor: float = 1.0
+
+    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
+        return self._weak.privatise(starts, trained, clients, sizes, round_)
+
+    def privatise_mean(self, start: Weights, trained: Weights, round_: int) -> Mean:
+        return self._weak.privatise_mean(start, trained, round_)
+
+    @property
+    def _weak(self) -> Mechanism:
+        return copy(self, noise_multiplier=self.noise_multiplier * self.factor)
+
+
+class Recombined(Mechanism):
+    """The clipped update and its noise, put together wrongly."""
+
+    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
+        noised = super().privatise(starts, starts, clients, sizes, round_)
+        noise = {name: (w - starts[name]) / self.step for name, w in noised.weights.items()}
+        moved = self.combine({name: trained[name] - start for name, start in starts.items()}, noise)
+        return Stack(self.cast({n: w + self.step * moved[n] for n, w in starts.items()}), tuple(clients), sizes, 0)
+
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def cast(self, uploads: dict[str, Tensor]) -> dict[str, Tensor]:
+        return uploads
+
+
+class ClipAfterNoise(Recombined):
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        return clip_updates({name: u + noise[name] for name, u in updates.items()}, self.clip)
+
+
+class NoClipping(Recombined):
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        return {name: u + noise[name] for name, u in updates.items()}
+
+
+class ClipEachTensor(Recombined):
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        return {name: clip_updates({name: u}, self.clip)[name] + noise[name] for name, u in updates.items()}
+
+
+class OneTensorBare(Recombined):
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        bare = next(iter(updates))
+        clipped = clip_updates(updates, self.clip)
+        return {name: u if name == bare else u + noise[name] for name, u in clipped.items()}
+
+
+class HalfPrecisionNoise(Recombined):
+    kept = torch.float16
+
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        clipped = clip_updates(updates, self.clip)
+        return {name: u + noise[name].to(self.kept).to(u.dtype) for name, u in clipped.items()}
+
+
+class BrainPrecisionNoise(HalfPrecisionNoise):
+    kept = torch.bfloat16
+
+
+class BrainPrecisionUploads(Recombined):
+    def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
+        return {name: u + noise[name] for name, u in clip_updates(updates, self.clip).items()}
+
+    def cast(self, uploads: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: u.to(torch.bfloat16).to(u.dtype) for name, u in uploads.items()}
+
+
+Fault = Callable[[Mechanism], Mechanism]
+
+FAULTS: dict[str, Fault] = {
+    "no noise": lambda made: copy(made, Scaled, factor=0.0),
+    "half noise": lambda made: copy(made, Scaled, factor=0.5),
+    "clip after noise": lambda made: copy(made, ClipAfterNoise),
+    "shared between clients": lambda made: copy(made, schedule=SharedBetweenClients(made.schedule.seed)),
+    "repeated between rounds": lambda made: copy(made, schedule=RepeatedEveryRound(made.schedule.seed)),
+    "an extra 1/sqrt(K)": lambda made: copy(made, Scaled, factor=made.min_reports**-0.5),
+    "no clipping": lambda made: copy(made, NoClipping),
+}
+"""What the canaries find, and the check of the mechanism too."""
+
+SUBTLE_FAULTS: dict[str, Fault] = {
+    "float16 noise": lambda made: copy(made, HalfPrecisionNoise),
+    "bfloat16 noise": lambda made: copy(made, BrainPrecisionNoise),
+    "bfloat16 uploads": lambda made: copy(made, BrainPrecisionUploads),
+    "5 % too little noise": lambda made: copy(made, Scaled, factor=0.95),
+    "one tensor bare": lambda made: copy(made, OneTensorBare),
+}
+"""What the check of the mechanism finds on a model of some thousand parameters."""
+
+
+def leak_personal_models(simulation: Any) -> None:
+    """Clients are handed models that were smoothed without the noise; all else is as it should be."""
+    bare: list[Stack] = []
+
+    class Spy(Mechanism):
+        def privatise(self, starts: Weights, trained: Weights, *rest: Any) -> Stack:
+            bare.append(copy(self, noise_multiplier=0.0).privatise(starts, trained, *rest))
+            return super().privatise(starts, trained, *rest)
+
+    class Leaky(FedCEO):
+        def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
+            after, about = super().aggregate(state, uploads, round_)
+            leaked, _ = super().aggregate(state, bare[-1], round_)
+            return State(after.weights, leaked.personal), about
+
+    simulation.mechanism = copy(simulation.mechanism, Spy)
+    simulation.method = Leaky(simulation.experiment.method)

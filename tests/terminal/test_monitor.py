@@ -1,0 +1,96 @@
+"""What is seen while a run goes on: epsilon without the accountant in every round, TensorBoard events, the bar."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedceo
+from fedceo.accounting import rows as accounting
+from fedceo.cli.app import main
+from fedceo.experiment.file import parse_experiment, to_toml
+from fedceo.simulation.preparing import prepare
+from fedceo.terminal import monitor as live
+from fedceo.terminal.monitor import Meter
+from tests.report.conftest import TABLE
+
+
+class Time:
+    """A clock that is moved by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watched(clock: Time, seconds_a_round: float, **privacy: Any) -> list[dict[str, Any]]:
+    """Records of a run of 8 rounds as its meter shows them."""
+    meter, seen = Meter(clock), []
+
+    def on_round(record: dict[str, Any]) -> None:
+        clock.now += seconds_a_round
+        seen.append(meter.read(record))
+
+    run = fedceo.run(
+        TABLE | {"record": {}, "privacy": TABLE["privacy"] | privacy}, on_start=meter.begin, on_round=on_round
+    )
+    assert not any("epsilon" in record for record in run.history), "a run is the same whoever watches it"
+    rows = [row for row in run.result["privacy"] if row["observer"] == run.experiment.privacy.observer]
+    assert seen[-1].get("epsilon") == (rows[0]["epsilon"] if rows else None)
+    return seen
+
+
+@pytest.mark.parametrize("observer", ["outsider", "server"])
+def test_epsilon_is_that_of_the_main_observer_and_grows(observer: str) -> None:
+    seen = [record["epsilon"] for record in watched(Time(), 1000.0, observer=observer)]
+    assert len(seen) == 8 and sorted(seen) == seen and seen[0] < seen[-1]
+
+
+def test_the_accountant_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that takes 2 s in rounds of 10 s: the first after 20 s, then every 40 s or later, and the last."""
+    clock, answer = Time(), accounting.answer
+
+    def slow(*arguments: Any) -> Any:
+        clock.now += 2.0
+        return answer(*arguments)
+
+    monkeypatch.setattr(accounting, "answer", slow)
+    rounds = [record["round"] for record in watched(clock, 10.0) if "epsilon" in record]
+    assert rounds == [2, 8]
+
+
+def test_without_privacy_there_is_no_epsilon() -> None:
+    meter = Meter(Time())
+    meter.begin(prepare(parse_experiment(TABLE | {"privacy": {"mechanism": "none"}})))
+    assert meter.read({"round": 8}) == {"round": 8}
+
+
+def test_events_carry_curves_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setattr(live, "FIRST_ANSWER", 0.0)
+    (tmp_path / "mine.toml").write_text(to_toml(parse_experiment(TABLE)))
+    out = tmp_path / "run"
+    arguments = ["fedceo", "run", str(tmp_path / "mine.toml"), "--tensorboard", "--out", str(out), "--json"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    found = accumulator.EventAccumulator(str(out / "events"))
+    found.Reload()
+    history = fedceo.load(out).history
+    accuracy = [(e.step, e.value) for e in found.Scalars("test_accuracy")]
+    assert accuracy == [(r["round"], pytest.approx(r["test_accuracy"])) for r in history if "test_accuracy" in r]
+    assert found.Scalars("epsilon")[-1].step == 8
+    for name in ("class_bars", "smoothness", "singular_values"):
+        assert [image.step for image in found.Images(name)] == [4, 8]
+
+
+def test_the_bar_shows_accuracy_and_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedceo.terminal.progress import progress
+
+    with progress(4) as advance:
+        advance({"round": 2, "test_accuracy": 0.5, "epsilon": 3.14159})
+    shown = capsys.readouterr().err
+    assert "2/4" in shown and "test accuracy 50.00" in shown and "epsilon 3.14 after round 2" in shown

@@ -1,0 +1,218 @@
+"""Writes docs/experiment-file.md from the settings, docs/privacy-numbers.md with the accountant, and the table in
+docs/attacks.md from what benchmarks/attacks.py and benchmarks/attack_speed.py measured.
+
+python tools/pages/generate.py
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import torch
+from pydantic_core import PydanticUndefined
+
+from fedceo.accounting.calibration import calibrate
+from fedceo.accounting.rows import Spec, answer
+from fedceo.attacks.metrics import median
+from fedceo.experiment import file as config
+from fedceo.methods.settings import Own
+
+HEAD = """# The experiment file
+
+One TOML file says everything that a run depends on. It is checked before anything is trained; a misspelt field is
+refused with the nearest known name. `fedceo run FILE --set section.field=value` changes single fields. This page is
+written by `tools/pages/generate.py` from the settings in `src/fedceo/experiment/sections.py` and those of the methods
+in `src/fedceo/methods/`.
+
+Rounds count from 1. Fields without a default must be given. `data.path` and `data.root` are relative to the working
+directory, not to the file; a run folder keeps them in full. The same settings in Python: [python.md](python.md).
+"""
+
+
+def page() -> str:
+    parts = [HEAD, section("(top level)", {n: config.Experiment.model_fields[n] for n in ("seed", "note")})]
+    for name, field in config.Experiment.model_fields.items():
+        if name == "method":
+            parts += [
+                section(f'[method], name = "{name}"', kind.model_fields) for name, kind in config.METHOD_NAMES.items()
+            ]
+            parts.append(section('[method], name = "module:Class"', Own.model_fields))
+        elif name not in ("seed", "note"):
+            assert field.annotation is not None
+            parts.append(section(f"[{name}]", field.annotation.model_fields))
+    return "\n".join(parts)
+
+
+def section(title: str, fields: dict[str, Any]) -> str:
+    lines = [f"## {title}", "", "| field | values | default | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        meaning = " ".join((field.description or "").split())
+        cells = (f"`{name}`", values(field.annotation, field.metadata), default(field), meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """The choices, or the type with its bounds; that a field may be left out is in its default."""
+    if get_origin(annotation) is Annotated:
+        annotation, *rest = get_args(annotation)
+        return values(annotation, [bound for field in rest for bound in field.metadata])
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{option}`" for option in options)
+    if get_origin(annotation) is list:
+        return f"list of {values(options[0])}"
+    if options:
+        return " or ".join(values(option, metadata) for option in options)
+    return ", ".join([annotation.__name__, *bounds(metadata)])
+
+
+BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def bounds(metadata: Sequence[Any]) -> list[str]:
+    """What pydantic checks of a number, in words."""
+    found = [(words, getattr(bound, name, None)) for bound in metadata for name, words in BOUNDS.items()]
+    return [f"{words} {shown(limit)}" for words, limit in found if limit is not None]
+
+
+def shown(limit: float) -> str:
+    return "2^63" if limit == 2**63 else f"{limit:g}"
+
+
+def default(field: Any) -> str:
+    if field.default is PydanticUndefined:
+        return ""
+    return "left out" if field.default is None else f"`{field.default}`"
+
+
+NUMBERS_HEAD = """# Privacy in numbers
+
+N = 100 clients, K = 10 a round, T = 300 rounds, delta = 1e-5, user level unless said, zero-out. This page is written by
+`tools/pages/generate.py` with the accountant of `fedceo privacy account`.
+"""
+
+SIGMAS = (1.0, 1.5, 2.0)
+PLAN = {"clients": 100, "cohort": 10, "rounds": 300, "delta": 1e-5, "noise_multiplier": 1.0}
+CENTRAL, SHARES, RECORD = {"mechanism": "central"}, {"mechanism": "distributed"}, {"mechanism": "record"}
+AUTHORS = RECORD | {"record_rate": 1 / 7, "record_steps": 210}
+QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("outsider, central noise, Poisson cohorts", "outsider", CENTRAL | {"sampling": "poisson"}),
+    ("outsider, central or distributed noise, fixed-size cohorts", "outsider", SHARES),
+    ("the same, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}),
+    ("outsider, distributed noise, Poisson cohorts (their size shows)", "outsider", SHARES | {"sampling": "poisson"}),
+    ("one curious participant, distributed noise", "participant", SHARES),
+    ("outsider, 7 of 10 report in every round", "outsider", SHARES | {"reports": ((7, 300),)}),
+    ("outsider, noise shares for min_reports = 7", "outsider", SHARES | {"min_reports": 7}),
+    ("outsider, cap of 54 participations", "outsider", SHARES | {"participation_cap": 54}),
+    ("server, 30 participations (the mean)", "server", SHARES | {"participations": 30}),
+    ("server, over the draw of the cohorts", "server", SHARES),
+    ("server, cap of 54 participations", "server", SHARES | {"participation_cap": 54}),
+    (
+        "FedCEO, restart own, I = 10: everybody but the server",
+        "client",
+        SHARES | {"release": "personalised", "interval": 10},
+    ),
+    ("FedCEO, restart own, I = 30", "client", SHARES | {"release": "personalised", "interval": 30}),
+    ("FedCEO, restart mean: the outsider's row", "outsider", SHARES),
+    ("*record level*, authors' CIFAR-10 set-up, one participation", "server", AUTHORS | {"participations": 1}),
+    ("*record level*, 30 participations", "server", AUTHORS | {"participations": 30}),
+)
+TARGETS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("outsider, central, Poisson", "outsider", CENTRAL | {"sampling": "poisson"}),
+    ("outsider, fixed-size", "outsider", SHARES),
+    ("outsider, fixed-size, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}),
+    ("server, cap 54", "server", SHARES | {"participation_cap": 54}),
+)
+
+
+def numbers() -> str:
+    lines = [NUMBERS_HEAD, "## Epsilon for a noise multiplier", ""]
+    lines += [
+        "| who sees what | " + " | ".join(f"sigma = {s:g}" for s in SIGMAS) + " |",
+        "|---|" + "---|" * len(SIGMAS),
+    ]
+    for words, observer, fields in QUESTIONS:
+        found = (answer(Spec(**(PLAN | fields | {"noise_multiplier": sigma})), observer).epsilon for sigma in SIGMAS)
+        lines.append(f"| {words} | " + " | ".join(f"{epsilon:.3g}" for epsilon in found) + " |")
+    lines += ["", "## Noise multiplier for an epsilon", ""]
+    wanted = (1.0, 2.0, 4.0, 8.0)
+    lines += [
+        "| who sees what | " + " | ".join(f"epsilon = {e:g}" for e in wanted) + " |",
+        "|---|" + "---|" * len(wanted),
+    ]
+    for words, observer, fields in TARGETS:
+        sigmas = (calibrate(epsilon, observer, Spec(**(PLAN | fields))) for epsilon in wanted)
+        lines.append(f"| {words} | " + " | ".join(f"{sigma:.3g}" for sigma in sigmas) + " |")
+    return "\n".join(lines) + "\n"
+
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "benchmarks" / "results"
+MARKS = "<!-- what tools/pages/generate.py writes -->\n", "<!-- until here -->\n"
+
+
+def with_attacks(page: str) -> str:
+    """docs/attacks.md with its table made anew."""
+    before, rest = page.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return before + MARKS[0] + attack_table() + MARKS[1] + after
+
+
+def attack_table() -> str:
+    """Every attack on everything an attacker can hold, and what follows from it."""
+    found = json.loads((MEASURED / "attacks-cpu.json").read_text())
+    studies = found["studies"]
+    colour = studies["dlg"]["T1"]["rows"][0]["psnr"]
+    lines = [
+        f"{found['images']} training images; best constant colour {_interval(colour)} dB; float32; "
+        f"{found['machine']}, {found['cores']} thread, torch {found['torch']}, {found['date']}.",
+        "",
+        "| attack | steps | starts | the attacker holds | PSNR, dB | over the colour | SSIM | label hit | beats it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for attack, by_holding in studies.items():
+        for holds, study in by_holding.items():
+            for row in study["rows"][1:]:
+                what = f"{holds} without privacy (control)" if row["name"] == "control" else row["holds"]
+                beats = "yes" if row["over_constant"]["low"] > 0 else "no"
+                lines.append(
+                    f"| `{attack}` | {study['iterations']} | {study['restarts']} | {what} | {_interval(row['psnr'])} | "
+                    f"{_interval(row['over_constant'])} | {row['ssim']['value']:.2f} | "
+                    f"{_interval(row['label_hit'], 2)} | {beats} |"
+                )
+    lines += ["", "T2 over T1, record by record, median of the differences in PSNR:", ""]
+    for attack, by_holding in studies.items():
+        smoothed, plain = (torch.tensor(by_holding[h]["rows"][-1]["psnr_of_each"]) for h in ("T2", "T1"))
+        lines.append(f"- `{attack}`: {_interval(median(smoothed - plain).as_dict())} dB")
+    lines += ["", "`ig` on T1 with a weight of the total variation that does not fall, over the colour:", ""]
+    for weight, study in found["smooth"].items():
+        lines.append(f"- {weight}: {_interval(study['rows'][-1]['over_constant'])} dB")
+    lines += ["", attack_speed()]
+    return "\n".join(lines) + "\n"
+
+
+def attack_speed() -> str:
+    """What working on many rows at once brings."""
+    timed = json.loads((MEASURED / "attack-speed-cpu.json").read_text())
+    rows, seconds = timed["rows"], timed["seconds_a_row_and_step"]
+    together = seconds["all rows at once"]
+    alone, loop = (seconds[name] / together for name in ("row by row", "torch.optim.LBFGS"))
+    return (
+        f"A step of DLG on {rows} rows takes {rows * together:.1f} s of one core, {alone:.1f} times as fast as one\n"
+        f"row at a time with the same code and {loop:.1f} times as fast as a loop over `torch.optim.LBFGS`\n"
+        "(`benchmarks/attack_speed.py`)."
+    )
+
+
+def _interval(estimate: dict[str, float], digits: int = 1) -> str:
+    value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+if __name__ == "__main__":
+    attacks = ROOT / "docs" / "attacks.md"
+    attacks.write_text(with_attacks(attacks.read_text()))
+    (ROOT / "docs" / "privacy-numbers.md").write_text(numbers())
+    (ROOT / "docs" / "experiment-file.md").write_text(page())

@@ -1,0 +1,94 @@
+"""The pictures of docs/results.md, from the files in results/: accuracy over rounds, and what privacy costs.
+
+python tools/pages/result_pictures.py
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from beyond_paper import FOLDERS, NAMES
+from runs_found import NAMES as PAPER_NAMES
+from runs_found import Found, files, load
+
+from fedceo.experiment.file import Experiment
+from fedceo.report.figures import accuracy_curves
+from fedceo.report.loading import Group, LoadedRun
+from fedceo.report.style import COLOURS, Array, Drawing, light_grid, panels, styled
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+CURVES = {f"lenet5-sigma-{sigma}": f"paper/table1/cifar10-lenet5/sigma-{float(sigma)}" for sigma in ("1", "1.5", "2")}
+"""Name of the picture -> folder of experiments."""
+
+
+def loaded(entry: dict[str, Any]) -> LoadedRun:
+    """A run as the report knows it, without a folder."""
+    curves = entry["curves"]
+    history = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
+    experiment = Experiment.model_validate(entry["experiment"])
+    return LoadedRun(entry["name"], Path(entry["name"]), experiment, history, entry["result"], [])
+
+
+def over_rounds(folder: str, cells: dict[str, Found]) -> Drawing:
+    """Accuracy over rounds of every method of a folder."""
+    names = [name for name in files(folder) if name in cells]
+    groups = [Group(PAPER_NAMES[name.rpartition("/")[2]], tuple(map(loaded, cells[name].done))) for name in names]
+    drawing = accuracy_curves(groups)
+    drawing.figure.axes[0].set_ylim(0, 60)
+    return drawing
+
+
+@styled
+def trade_offs(folder: str, cells: dict[str, Found]) -> Drawing:
+    """Last accuracy of every method at both epsilons, under central and distributed noise; seeds as strokes.
+
+    Returns:
+        data["NOISE/METHOD"], (2,) mean accuracies in percent at epsilon 2 and 8; data["without privacy"], (1,).
+    """
+    figure, axes = panels(1, 2, 8.2, 3.6, sharex=True)
+    level = float(np.mean(cells[f"{folder}/without-privacy/fedavg"].percent("last")))
+    data: dict[str, Array] = {"without privacy": np.array([level])}
+    for panel, noise in zip(axes[0], ("central", "distributed"), strict=True):
+        methods = [m for m in NAMES if f"{folder}/epsilon-2/{noise}/{m}" in cells]
+        for method in methods:
+            found = [cells[f"{folder}/epsilon-{epsilon}/{noise}/{method}"].percent("last") for epsilon in (2, 8)]
+            data[f"{noise}/{method}"] = np.array([np.mean(values) for values in found])
+        methods.sort(key=lambda m: data[f"{noise}/{m}"][1])
+        for row, method in enumerate(methods):
+            low, high = data[f"{noise}/{method}"]
+            panel.plot([low, high], [row, row], color="#BBBBBB", zorder=1)
+            for epsilon, colour in ((2, COLOURS[0]), (8, COLOURS[1])):
+                seeds = cells[f"{folder}/epsilon-{epsilon}/{noise}/{method}"].percent("last")
+                panel.plot(seeds, [row] * len(seeds), "|", color=colour, markersize=9, zorder=1)
+            panel.plot(low, row, "o", color=COLOURS[0], label="epsilon 2" if row == 0 else None)
+            panel.plot(high, row, "D", color=COLOURS[1], label="epsilon 8" if row == 0 else None)
+        panel.axvline(level, color="#000000", linestyle="dotted", label="FedAvg without privacy")
+        panel.set_yticks(
+            range(len(methods)),
+            [
+                NAMES[m]
+                .replace(", one model", "")
+                .replace("threshold by the noise", "noise-aware")
+                .replace("personalised restarts", "personalised")
+                for m in methods
+            ],
+        )
+        panel.set(title=f"{noise} noise", xlabel="test accuracy, last round, %")
+        light_grid(panel)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return Drawing(figure, data, f"{FOLDERS[folder]}: last accuracy of every method, user level.")
+
+
+def main() -> None:
+    cells = load()
+    drawings = {name: over_rounds(folder, cells) for name, folder in CURVES.items()}
+    for folder in FOLDERS:
+        if all(name in cells for name in files(folder)):
+            drawings[f"trade-off-{folder.rpartition('/')[2]}"] = trade_offs(folder, cells)
+    for name, drawing in drawings.items():
+        drawing.figure.savefig(DOCS / f"{name}.png", dpi=150, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
