@@ -1,9 +1,33 @@
-"""Packages whose names are imported when they are first used: torch takes seconds, and few commands need all."""
+"""Imports that wait until they are needed: torch alone takes two seconds, and few commands need it.
+
+    from fedceo.lazy import torch          # a stand-in that imports torch when one of its attributes is first used
+
+The files of methods and mechanisms hold settings that every command reads beside code that only a run needs, so they
+import torch this way.
+"""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+
+class LazyModule(ModuleType):
+    """A module that is imported when one of its attributes is first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # who inspects modules in sys.modules shall not import this one
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import torch as torch
+else:
+    torch = LazyModule("torch")
 
 
 def on_first_use(

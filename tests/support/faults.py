@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.mechanisms.base import Mean, Mechanism, Stack, Uploads, Weights, clip_updates
+from fedceo.mechanisms.base import Mean, Mechanism, Stack, Uploads, clip_updates
 from fedceo.methods import State
 from fedceo.methods.fedceo import FedCEO
+from fedceo.tensors.weights import Weights
 from fedceo.training.schedule import Schedule
 
 NOISES = ("record noise", "upload noise", "central noise")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.trainer import BatchedTrainer
@@ -17,7 +18,7 @@ from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import RecordPrivacy, Weights, Work
+from fedceo.training.work import RecordPrivacy, Work
 from tests.support.small import federation
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import RecordPrivacy, Weights, Work
+from fedceo.training.work import RecordPrivacy, Work
 from tests.support.small import SIZES, SmallConv, federation
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedceo.attacks.lbfgs import minimise
-from fedceo.attacks.sender import Sender, Weights
+from fedceo.attacks.sender import Sender
 from fedceo.errors import UsageError
+from fedceo.tensors.weights import Weights
 
 DESCRIPTIONS = {
     "dlg": "Deep Leakage from Gradients: record and label by L-BFGS on the squared distance of gradients",

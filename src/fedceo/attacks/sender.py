@@ -5,14 +5,13 @@ one step, the sum of the velocities after several. `Sender.update` is g as a dif
 which is all that the attacks need.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-Weights = Mapping[str, Tensor]
+from fedceo.tensors.weights import Weights
 
 
 @dataclass(frozen=True)

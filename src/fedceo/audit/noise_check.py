@@ -11,7 +11,7 @@ probability ALPHA at most.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -19,12 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import stats
-from torch import Tensor
 
 from fedceo.mechanisms.base import Mechanism
-from fedceo.training.per_example import flat
+from fedceo.tensors.weights import Weights, as_rows
 
-Weights = Mapping[str, Tensor]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 ALPHA = 1e-6
@@ -226,7 +224,7 @@ class _Sender:
             part = updates[:, first : first + self.weights[name].numel()]
             trained[name] = start + torch.from_numpy(part).to(start).view(start.shape)
             first += part.shape[1]
-        really_sent = _rows(trained) - _rows(starts)  # rounded to the model's precision
+        really_sent = exact_rows(trained) - exact_rows(starts)  # rounded to the model's precision
         signals = self._clipped(really_sent)
         if self.mechanism.kind == "central":
             signals = signals.sum(0, keepdims=True)
@@ -247,22 +245,24 @@ class _Sender:
         ones = {name: torch.ones_like(w).expand(self.clients, *w.shape) for name, w in self.weights.items()}
         if self.mechanism.kind == "central":
             start = {name: w[0] for name, w in ones.items()}
-            return _rows({n: w[None] for n, w in self.mechanism.privatise_mean(start, ones, round_).weights.items()})
-        return _rows(self._stack(ones, ones, round_))
+            return exact_rows(
+                {n: w[None] for n, w in self.mechanism.privatise_mean(start, ones, round_).weights.items()}
+            )
+        return exact_rows(self._stack(ones, ones, round_))
 
     def _upload(self, starts: Weights, trained: Weights, round_: int) -> Floats:
         """What the uploads add to their starts, (K, D), or under central the mean to its own, (1, D), without step."""
         if self.mechanism.kind == "central":
             mean = self.mechanism.privatise_mean(self.weights, trained, round_)
-            moved = _rows({name: w[None] for name, w in mean.weights.items()}) - _rows(starts)[:1]
+            moved = exact_rows({name: w[None] for name, w in mean.weights.items()}) - exact_rows(starts)[:1]
             return moved * (self.mechanism.divisor / self.mechanism.step)
-        return (_rows(self._stack(starts, trained, round_)) - _rows(starts)) / self.mechanism.step
+        return (exact_rows(self._stack(starts, trained, round_)) - exact_rows(starts)) / self.mechanism.step
 
     def _stack(self, starts: Weights, trained: Weights, round_: int) -> Weights:
         clients = range(self.clients)
         return self.mechanism.privatise(starts, trained, clients, torch.ones(self.clients), round_).weights
 
 
-def _rows(weights: Weights) -> Floats:
-    """name -> (K, ...) as (K, D)."""
-    return torch.cat([flat(w) for w in weights.values()], 1).double().cpu().numpy()
+def exact_rows(weights: Weights) -> Floats:
+    """name -> (K, ...) as (K, D), in float64."""
+    return as_rows(weights).double().cpu().numpy()

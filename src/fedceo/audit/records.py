@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.audit.canaries import Floats, Scores
-from fedceo.audit.noise_check import MOST_CLIENTS, Finding, Weights, check_along, check_noise
+from fedceo.audit.noise_check import MOST_CLIENTS, Finding, check_along, check_noise, exact_rows
 from fedceo.audit.uploads import Claim, Coins
 from fedceo.errors import UsageError
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
-from fedceo.training.per_example import flat
 from fedceo.training.work import RecordPrivacy, Work
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class RecordAudit:
     def _sums(self, clients: Sequence[int], round_: int, work: Work) -> Floats:
         """The noised sums of clipped gradients, (K, D), as an upload shows them; several steps add up."""
         starts = {name: w.expand(len(clients), *w.shape) for name, w in self._weights.items()}
-        moved = _rows(starts) - _rows(self._trainer.train(starts, clients, round_, work).weights)
+        moved = exact_rows(starts) - exact_rows(self._trainer.train(starts, clients, round_, work).weights)
         batch = np.array([self._context.expected_batch(client, work) for client in clients])
         return moved * (batch / work.learning_rate)[:, None]
 
@@ -184,8 +183,3 @@ def _canary_clients(federation: "Federation", count: int, model: nn.Module, like
     with torch.no_grad():
         y[RECORDS :: RECORDS + 1] = model.eval()(x[RECORDS :: RECORDS + 1].to(like.device)).argmin(1).cpu()
     return replace(federation, x=x, y=y, train=train, mean=(0.0,), std=(1.0,))
-
-
-def _rows(weights: Weights) -> Floats:
-    """name -> (K, ...) as (K, D)."""
-    return torch.cat([flat(w) for w in weights.values()], 1).double().cpu().numpy()

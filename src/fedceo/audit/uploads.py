@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from fedceo.audit.canaries import Canaries, Floats, Scores
-from fedceo.audit.noise_check import Finding, Weights, check_mechanism
+from fedceo.audit.noise_check import Finding, check_mechanism
 from fedceo.mechanisms.base import noises
 from fedceo.methods.method import visible_uploads
 from fedceo.methods.settings import FedCEO
-from fedceo.training.per_example import flat
+from fedceo.tensors.weights import Weights, as_row, as_rows, from_rows
 
 if TYPE_CHECKING:
     from fedceo.methods import State
@@ -121,29 +121,29 @@ class UploadAudit:
         canaries, mechanism = self._canaries, self._mechanism
         starts = self._method.starts(state, self._clients, at)
         there = {name: starts[name] for name in self._shared}
-        whole = _rows(there)
-        trained = starts | _like(there, whole + canaries.updates(coins, share, self._clip, whole))
+        whole = as_rows(there)
+        trained = starts | from_rows(whole + canaries.updates(coins, share, self._clip, whole), there)
         sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), trained])
-        begun = _rows(sent.start)
+        begun = as_rows(sent.start)
         unit = mechanism.step * self._clip
         if self._central:
             shared = {name: state.weights[name] for name in self._shared}
             mean = mechanism.privatise_mean(shared, sent.trained, next(self._rounds))
-            average = canaries.common(_row(mean.weights) - _row(shared)) * (mechanism.divisor / unit)
+            average = canaries.common(as_row(mean.weights) - as_row(shared)) * (mechanism.divisor / unit)
             scores.add("average", average, coins)
             after, _ = self._method.aggregate(state, mean, at)
             own = average
         else:
             sizes = torch.ones(len(self._clients), dtype=torch.float64)
             uploads = mechanism.privatise(sent.start, sent.trained, self._clients, sizes, next(self._rounds))
-            moved = _rows(uploads.weights) - begun
+            moved = as_rows(uploads.weights) - begun
             own, peers = canaries.own(moved) / unit, canaries.peers(moved) / unit
-            scores.add("average", canaries.common(_row(uploads.mean()) - begun.mean(0)), coins)
+            scores.add("average", canaries.common(as_row(uploads.mean()) - begun.mean(0)), coins)
             scores.add("upload", own, coins)
             scores.add("upload - peer", own - peers, coins)
             after, _ = self._method.aggregate(state, visible_uploads(self._method, uploads), at)
         if "returned" in self.claims and at % self._interval == 0:
-            returned = _rows(self._method.starts(after, self._clients, at + 1))
+            returned = as_rows(self._method.starts(after, self._clients, at + 1))
             scores.add("returned", canaries.own(returned - begun), coins)
         return after, own
 
@@ -195,19 +195,3 @@ class UploadAudit:
     def _share(observer: str, claims: dict[str, Claim]) -> float:
         clearest = max((claim.mu for claim in claims.values() if claim.observer == observer), default=0.0)
         return 1.0 if clearest <= LARGEST_MU else TILTED_MU / clearest
-
-
-def _rows(weights: Weights) -> Tensor:
-    """name -> (K, ...) as (K, D)."""
-    return torch.cat([flat(w) for w in weights.values()], 1)
-
-
-def _row(weights: Weights) -> Tensor:
-    """name -> (...) as (D,)."""
-    return torch.cat([w.flatten() for w in weights.values()])
-
-
-def _like(weights: Weights, rows: Tensor) -> dict[str, Tensor]:
-    """(K, D) as name -> (K, ...)."""
-    parts = torch.split(rows, [w[0].numel() for w in weights.values()], 1)
-    return {name: part.reshape(w.shape) for (name, w), part in zip(weights.items(), parts, strict=True)}

@@ -14,10 +14,10 @@ from fedceo.deploy.supported import check_supported
 from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import Mechanism, make_mechanism
 from fedceo.methods import State, make_method
-from fedceo.methods.method import Weights, repeat
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.spending import solve_noise
+from fedceo.tensors.weights import Weights, repeat
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule

@@ -7,14 +7,13 @@ A node's question ("who are you?") and an evaluation are answered by the config 
 """
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-Weights = Mapping[str, Tensor]
+from fedceo.tensors.weights import Weights
 
 ARRAYS, CONFIG = "arrays", "config"
 

@@ -27,11 +27,12 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import Stack, make_mechanism
 from fedceo.methods import State, make_method
-from fedceo.methods.method import stack, visible_uploads
+from fedceo.methods.method import visible_uploads
 from fedceo.models import build_model, check_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.spending import privacy_spec, solve_noise
 from fedceo.simulation.summary import result_of
+from fedceo.tensors.weights import stack
 from fedceo.training.engine import choose_device
 from fedceo.training.schedule import Schedule
 

@@ -5,7 +5,7 @@ upload carries its own noise (distributed), was trained privately (record) or is
 `Mean`, the privatised mean, which is all that `central` ever shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.training.per_example import draw_noise, flat
+from fedceo.tensors.weights import Weights, flat
+from fedceo.training.per_example import draw_noise
 from fedceo.training.schedule import Schedule
-
-Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedceo.mechanisms.base import Uploads
-from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
+from fedceo.methods.method import Contribution, State, Statistics
+from fedceo.tensors.weights import Weights, repeat
 from fedceo.training.work import Work
 
 MOMENTUM = 0.9

@@ -16,8 +16,9 @@ from torch import Tensor
 from fedceo.mechanisms.base import Mean, Stack, Uploads
 from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg
-from fedceo.methods.method import State, Weights, repeat, stack
+from fedceo.methods.method import State
 from fedceo.tensors import fold, truncated_tsvds, unfold
+from fedceo.tensors.weights import Weights, repeat, stack
 
 
 class FedCEO(FedAvg):

@@ -31,8 +31,9 @@ from fedceo.errors import UsageError
 from fedceo.experiment import plugins
 from fedceo.mechanisms.base import Stack, Uploads
 from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import State, Weights, visible_uploads
+from fedceo.methods.method import State, visible_uploads
 from fedceo.methods.settings import Own, Settings
+from fedceo.tensors.weights import Weights
 from fedceo.training.work import Work
 
 FIELD = "method.name"

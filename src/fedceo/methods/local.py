@@ -10,8 +10,8 @@ from torch import Tensor
 from fedceo.mechanisms.base import Uploads
 from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import Contribution, State, Weights
-from fedceo.training.per_example import flat
+from fedceo.methods.method import Contribution, State
+from fedceo.tensors.weights import Weights, flat
 from fedceo.training.work import ALL_RECORDS, Work
 
 

@@ -1,10 +1,9 @@
 """The seam: what a method is asked in a round. It draws no noise and trains nothing itself."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from fedceo.experiment.file import Experiment
@@ -22,9 +21,8 @@ from fedceo.methods.settings import (
     JainAnil,
     Own,
 )
+from fedceo.tensors.weights import Weights, last_layer
 from fedceo.training.work import Work
-
-Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -137,22 +135,6 @@ class Method(Protocol):
 def visible_uploads(method: Method, uploads: Uploads) -> Uploads:
     """What of the uploads a method may see: the mean alone, unless it needs each of them."""
     return uploads if method.needs_stack else uploads.mean_only()
-
-
-def repeat(weights: Weights, clients: int) -> dict[str, Tensor]:
-    """One model for each of K clients, without copying it."""
-    return {name: w.expand(clients, *w.shape) for name, w in weights.items()}
-
-
-def stack(models: Sequence[Weights]) -> dict[str, Tensor]:
-    """K models as one: name -> (K, ...)."""
-    return {name: torch.stack([model[name] for model in models]) for name in models[0]}
-
-
-def last_layer(weights: Weights) -> tuple[str, ...]:
-    """The names of the last layer's parameters."""
-    prefix = list(weights)[-1].rpartition(".")[0]
-    return tuple(name for name in weights if name.rpartition(".")[0] == prefix)
 
 
 def make_method(experiment: Experiment, weights: Weights, clip: float, noise: float) -> Method:

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedceo.mechanisms.base import Uploads
 from fedceo.methods import settings as method_settings
 from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import Contribution, State, Statistics, Weights, repeat
+from fedceo.methods.method import Contribution, State, Statistics
+from fedceo.tensors.weights import Weights, repeat
 from fedceo.training.work import Work
 
 

@@ -22,8 +22,9 @@ from fedceo.scale.scheduling import MOST_TRIES, TooManyTriesError, cut
 from fedceo.scale.worker import Kit, as_array, as_tensor
 from fedceo.tensors import truncated_tsvd, truncated_tsvds
 from fedceo.tensors.shrinkage import Stack, shrink_here
+from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
-from fedceo.training.work import Trained, Weights, Work
+from fedceo.training.work import Trained, Work
 
 SPREAD_FROM = 64
 """Thin side of the matrices whose decomposition outweighs their way to a worker and back."""

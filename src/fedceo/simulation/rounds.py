@@ -20,17 +20,18 @@ from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import Uploads, finite_rows, make_mechanism
 from fedceo.methods import Method, State, make_method
 from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import Contribution, Statistics, last_layer, visible_uploads
+from fedceo.methods.method import Contribution, Statistics, visible_uploads
 from fedceo.methods.settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.models import check_model, parameters_of
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.tensors import select_layers
+from fedceo.tensors.weights import Weights, last_layer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import Trainer, Weights, Work, local_work
+from fedceo.training.work import Trainer, Work, local_work
 
 MOST_MEASURED = 1000
 """Clients whose own models are measured on their own records, at most."""

@@ -14,9 +14,14 @@ Everything takes real float32 or float64 tensors, on the CPU or a GPU, and retur
 definitions follow Li et al., "Clients Collaborate" (ICML 2025), sections 2.4 and 3 and appendix A.
 """
 
-from fedceo.tensors.algebra import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
-from fedceo.tensors.folding import fold, select_layers, unfold
-from fedceo.tensors.truncation import truncated_tsvd, truncated_tsvds
+from typing import TYPE_CHECKING
+
+from fedceo.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from fedceo.tensors.algebra import nuclear_norm, spectrum, t_identity, t_product, t_transpose, tsvd
+    from fedceo.tensors.folding import fold, select_layers, unfold
+    from fedceo.tensors.truncation import truncated_tsvd, truncated_tsvds
 
 __all__ = [
     "fold",
@@ -31,3 +36,12 @@ __all__ = [
     "tsvd",
     "unfold",
 ]
+
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "fedceo.tensors.algebra": ("nuclear_norm", "spectrum", "t_identity", "t_product", "t_transpose", "tsvd"),
+        "fedceo.tensors.folding": ("fold", "select_layers", "unfold"),
+        "fedceo.tensors.truncation": ("truncated_tsvd", "truncated_tsvds"),
+    },
+)

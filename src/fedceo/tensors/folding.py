@@ -19,7 +19,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-Weights = Mapping[str, Tensor]
+from fedceo.tensors.weights import Weights
 
 
 def fold(models: Sequence[Weights] | Weights, layers: str | Sequence[str] = "all") -> dict[str, Tensor]:

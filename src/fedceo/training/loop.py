@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise
 from fedceo.training.per_example import clipped_sum
-from fedceo.training.work import Trained, Weights, Work
+from fedceo.training.work import Trained, Work
 
 Result = TypeVar("Result")
 

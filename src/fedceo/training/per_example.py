@@ -1,13 +1,11 @@
 """Record-level clipping and noise inside a local step: DP-SGD as Opacus does it."""
 
-from math import prod
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights, flat
 from fedceo.training.draws import draw_key
-from fedceo.training.work import Weights
 
 
 def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, Tensor]:
@@ -29,11 +27,6 @@ def clip_factors(squares: Tensor, present: Tensor, clip: float) -> Tensor:
     """What a gradient of given squared norm is multiplied by; 0 for filling and for what is not finite."""
     norms = squares.sqrt()
     return torch.where(torch.isfinite(norms), (clip / (norms + 1e-6)).clamp_max(1.0) * present, 0.0)
-
-
-def flat(stack: Tensor) -> Tensor:
-    """(K, ...) -> (K, entries), scalars and empty stacks included."""
-    return stack.reshape(len(stack), prod(stack.shape[1:]))
 
 
 def draw_noise(like: Weights, std: float, generator: np.random.Generator) -> dict[str, Tensor]:

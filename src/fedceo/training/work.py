@@ -1,15 +1,14 @@
 """What a client does in a round, and what comes back: the contract that every trainer keeps."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from fedceo.experiment.file import Experiment
-
-Weights = Mapping[str, Tensor]
+from fedceo.tensors.weights import Weights
 
 ALL_RECORDS = 2**62
 """The batch size that takes in all of a client's records."""

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights
 from fedceo.training import per_example
-from fedceo.training.work import Weights
 
 
 class Pass(Protocol):

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass, clip_factors, cross_entropy
 from fedceo.training.batched.cohort import Batch
-from fedceo.training.work import Weights
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")

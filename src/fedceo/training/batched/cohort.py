@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
-from fedceo.training.work import Weights, Work
+from fedceo.training.work import Work
 
 GRAIN = (64, 16)
 """On a GPU steps and batches are padded to multiples of these, so that few captured steps serve all rounds."""

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.per_example import clipped_sum
-from fedceo.training.work import Weights
 
 
 @dataclass(frozen=True)

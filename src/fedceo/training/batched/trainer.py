@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort
@@ -21,7 +22,7 @@ from fedceo.training.batched.functional import Functional
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
 from fedceo.training.noise import RecordNoise, has_kernels
-from fedceo.training.work import Trained, Weights, Work
+from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
 """What a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""

@@ -12,10 +12,11 @@ import torch
 import triton
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, Linear
 from fedceo.training.batched.cohort import Cohort
 from fedceo.training.cuda import kernels, row_kernels
-from fedceo.training.work import Weights, Work
+from fedceo.training.work import Work
 
 SUM = {"TILE": 512, "AT_ONCE": 8, "num_warps": 4}
 SUM_SMALL = {"TILE": 64, "AT_ONCE": 32, "num_warps": 4}
