@@ -45,6 +45,11 @@ class Settings(Section):
         return "average"
 
     @property
+    def release_interval(self) -> int | None:
+        """Rounds between releases of personal models, where some are released and not in every round."""
+        return None
+
+    @property
     def keeps_heads(self) -> bool:
         """Whether the last layer is each client's own, so that nobody has a whole global model."""
         return False
@@ -196,6 +201,10 @@ class FedCEO(Settings):
     @property
     def release(self) -> str:
         return {"mean": "average", "stored": "stored"}.get(self.restart, "personalised")
+
+    @property
+    def release_interval(self) -> int | None:
+        return None if self.restart == "mean" else self.interval
 
 
 class DPFedSAM(Settings):

@@ -9,7 +9,6 @@ from fedceo.accounting.plan import Row, Spec, default_delta
 from fedceo.data import build_federation
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.methods.settings import FedCEO
 from fedceo.training.schedule import Schedule
 
 
@@ -47,7 +46,7 @@ def privacy_spec(
         sampling=experiment.cohort.sampling,
         adjacency=privacy.adjacency,
         release=method.release,
-        interval=method.interval if isinstance(method, FedCEO) and method.release != "average" else None,
+        interval=method.release_interval,
         min_reports=privacy.min_reports,
         dropout=experiment.cohort.dropout,
         random_absence=experiment.cohort.dropout > 0,

@@ -1,0 +1,91 @@
+"""Registries: what an experiment file can name, each thing registered by a decorator in the one file that defines it.
+
+    MODELS: Registry[Callable[..., nn.Module]] = Registry("model", "fedceo.models")
+
+    @MODELS.register("logistic", "logistic regression")
+    class Logistic(nn.Module): ...
+
+    MODELS["logistic"]
+
+The files of the library's own package are imported when a name is first looked up, so that a new file in the package is
+all that a new method, mechanism, model or data set needs. Packages of others take part through an entry point in the
+group of the same name: the module that it names registers what it brings when it is imported.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from fedceo.errors import UsageError
+
+Thing = TypeVar("Thing")
+Registered = TypeVar("Registered")
+
+
+class Registry(Mapping[str, Thing], Generic[Thing]):
+    """Things by name, in the order of the library's files and then of other packages' entry points.
+
+    Attributes:
+        kind: what a thing is called in messages, such as "model".
+        package: the package whose files register the library's own; the group of entry points has the same name.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
+        self.descriptions: dict[str, str] = {}
+        self._things: dict[str, Thing] = {}
+        self._is_loaded = False
+
+    def register(self, name: str, description: str) -> Callable[[Registered], Registered]:
+        """A decorator that puts a class or function under a name; the description is a line for `fedceo list`."""
+
+        def put(thing: Registered) -> Registered:
+            there = self._things.get(name)
+            if there is not None and _home(there) != _home(thing):
+                raise UsageError(f"{self.kind} {name!r}: registered by {_home(there)} and again by {_home(thing)}")
+            self._things[name], self.descriptions[name] = thing, description  # type: ignore[assignment]
+            return thing
+
+        return put
+
+    def __getitem__(self, name: str) -> Thing:
+        if name not in self._things:
+            self._load()
+        return self._things[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._things)
+
+    def unknown(self, name: str) -> str:
+        """What to say of a name that is not registered."""
+        near = get_close_matches(name, self, n=1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        return f"unknown {self.kind} {name!r}{hint}; known are {', '.join(self)}"
+
+    def _load(self) -> None:
+        if self._is_loaded:
+            return
+        self._is_loaded = True  # first, since the files that are imported may look names up
+        home = import_module(self.package)
+        for module in sorted(pkgutil.iter_modules(home.__path__), key=lambda module: module.name):
+            import_module(f"{self.package}.{module.name}")
+        for entry in entry_points(group=self.package):
+            try:
+                entry.load()
+            except Exception as error:  # the code of others: a broken package must be named, not guessed
+                raise UsageError(
+                    f"entry point {entry.name} = {entry.value} of the group {self.package} failed with "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+
+def _home(thing: object) -> str:
+    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
