@@ -5,7 +5,8 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from fedceo.experiment.file import METHOD_NAMES, Experiment, parse_experiment
+from fedceo.experiment.file import Experiment, parse_experiment
+from fedceo.experiment.registry import METHODS
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -39,7 +40,7 @@ def inventory() -> dict[str, dict[str, str]]:
     from fedceo import data, models
 
     return {
-        "methods": {name: _first_sentence(kind) for name, kind in METHOD_NAMES.items()},
+        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in METHODS},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
         "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
@@ -51,7 +52,5 @@ def _first_comment(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
-def _first_sentence(kind: type) -> str:
-    """What the settings of a method say of its name."""
-    words = " ".join(str(kind.model_fields["name"].description).split())  # type: ignore[attr-defined]
+def _first_sentence(words: str) -> str:
     return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
