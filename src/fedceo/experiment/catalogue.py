@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedceo.experiment.file import Experiment, parse_experiment
+from fedceo.experiment.method_table import known_methods
 from fedceo.experiment.registry import METHODS
 
 
@@ -40,7 +41,7 @@ def inventory() -> dict[str, dict[str, str]]:
     from fedceo import data, models
 
     return {
-        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in METHODS},
+        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
         "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
