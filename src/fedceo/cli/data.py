@@ -18,12 +18,17 @@ Root = Annotated[str | None, typer.Option(help="The folder of data sets; left ou
 @app.command("list")
 def list_(root: Root = None, as_json: Json = False) -> None:
     """Say which data sets are there, and where the others are looked for."""
-    from fedceo.data import DATASETS, data_root
+    from fedceo.data import DATASETS, data_root, known
     from fedceo.terminal import progress as screen
 
     rows = [
-        {"name": name, "missing": data.missing(data_root(root)), "where": data.where, "description": data.description}
-        for name, data in DATASETS.items()
+        {
+            "name": name,
+            "missing": known(name).missing(data_root(root)),
+            "where": known(name).where,
+            "description": description,
+        }
+        for name, description in DATASETS.descriptions.items()
     ]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -34,8 +39,7 @@ def list_(root: Root = None, as_json: Json = False) -> None:
 @app.command()
 def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
     """Check a data set's files against their published checksums, and read them."""
-    from fedceo.data import data_root
-    from fedceo.data.sources import known
+    from fedceo.data import data_root, known
     from fedceo.terminal import progress as screen
 
     data = known(name)
@@ -57,9 +61,8 @@ def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
 @app.command()
 def get(name: Name, root: Root = None) -> None:
     """Fetch a data set from its authors' address, check it, and put it where it is looked for."""
-    from fedceo.data import data_root
+    from fedceo.data import data_root, known
     from fedceo.data.download import get as fetch
-    from fedceo.data.sources import known
     from fedceo.terminal import progress as screen
 
     folder = data_root(root)

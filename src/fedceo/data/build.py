@@ -15,8 +15,8 @@ from fedceo.data.assignment import Assignment, Resampled
 from fedceo.data.federation import Federation
 from fedceo.data.hub import PREFIX, load_hub
 from fedceo.data.partition import deal
+from fedceo.data.registry import load_source
 from fedceo.data.source import HELD_OUT, Places, Source, hold_out
-from fedceo.data.sources import load_source
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 

@@ -5,54 +5,21 @@ it says the shape of one record's mask in `mask_shape` and the probability of a 
 is dropped.
 """
 
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-
 import torch
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
-from fedceo.models.alexnet import AlexNet, WideAlexNet
-from fedceo.models.dlg_lenet import DLGLeNet
-from fedceo.models.lenet5 import LeNet5
-from fedceo.models.logistic import Logistic
-from fedceo.models.lstm import LSTM
-from fedceo.models.mlp import MLP
 from fedceo.models.named import own_maker
-from fedceo.models.small_cnn import SmallCNN
+from fedceo.models.registry import MODELS
 
-MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "mlp": MLP,
-    "lenet5": LeNet5,
-    "alexnet": AlexNet,
-    "alexnet-a": WideAlexNet,
-    "lstm": LSTM,
-    "logistic": Logistic,
-    "small-cnn": SmallCNN,
-    "dlg-lenet": DLGLeNet,
-}
-
-DESCRIPTIONS = {
-    "mlp": "two layers of 64 units without biases, dropout before ReLU (the paper's MLP)",
-    "lenet5": "two convolutions and three linear layers, 1,141,194 parameters on CIFAR-10 (the paper's LeNet-5)",
-    "alexnet": "five convolutions and one linear layer for 32x32, 2,472,266 parameters on CIFAR-10 (form B)",
-    "alexnet-a": "five convolutions and three linear layers for 32x32, 23,272,266 parameters on CIFAR-10 (form A)",
-    "lstm": "two LSTM layers of 100 over a frozen table of hashed tokens, 164,692 parameters on sent140",
-    "logistic": "logistic regression",
-    "small-cnn": "two small convolutions and a linear layer, for quick work",
-    "dlg-lenet": "three convolutions with sigmoids and a linear layer, the network that gradient inversion is tried on",
-}
+__all__ = ["MODELS", "build_model", "check_model", "parameters_of"]
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """A registered architecture, or one's own as "module:callable", for records of `shape`, from `seed` alone."""
-    if name not in MODELS and not is_own(name):
-        near = get_close_matches(name, MODELS, n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(
-            f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}; your own are module:callable"
-        )
+    if not is_own(name) and name not in MODELS:
+        raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
     make = own_maker(name) if is_own(name) else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -4,8 +4,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 
+@MODELS.register(
+    "alexnet",
+    "five convolutions and one linear layer for 32x32, 2,472,266 parameters on CIFAR-10 (form B)",
+)
 class AlexNet(nn.Module):
     """The slim form: a first convolution of 11x11 with stride 4 and one linear layer.
 
@@ -32,6 +37,10 @@ class AlexNet(nn.Module):
         return self.fc(x.flatten(1))
 
 
+@MODELS.register(
+    "alexnet-a",
+    "five convolutions and three linear layers for 32x32, 23,272,266 parameters on CIFAR-10 (form A)",
+)
 class WideAlexNet(nn.Module):
     """The wide form: convolutions of 3x3 throughout and three linear layers.
 

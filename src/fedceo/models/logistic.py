@@ -4,7 +4,10 @@ from math import prod
 
 from torch import Tensor, nn
 
+from fedceo.models.registry import MODELS
 
+
+@MODELS.register("logistic", "logistic regression")
 class Logistic(nn.Module):
     """flatten -> linear (classes)."""
 

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 BUCKETS = 10_000
 WIDTH = 100
 UNITS = 100
 
 
+@MODELS.register("lstm", "two LSTM layers of 100 over a frozen table of hashed tokens, 164,692 parameters on sent140")
 class LSTM(nn.Module):
     """frozen embedding (100) -> LSTM 100 -> LSTM 100, at the last token -> 30 -> classes; 164,692 parameters for 2.
 

@@ -17,45 +17,58 @@ from torch import Tensor
 from fedceo.data.arrays import read_npz
 from fedceo.data.dataset import DataSet
 from fedceo.data.files import data_folder
+from fedceo.data.registry import DATASETS
 from fedceo.data.source import Source, check_labels
 from fedceo.errors import UsageError
 
 CLASSES = 62
 """0 to 9, A to Z, a to z."""
 
-WHERE = "femnist/ with LEAF's data/train/*.json and data/test/*.json (or data/all_data/*.json), or with one .npz file"
+
+@DATASETS.register(
+    "femnist", "handwriting by writer, 28x28, 62 classes; LEAF's JSON files or one .npz file in femnist/"
+)
+class FEMNIST(DataSet):
+    """Images as uint8, (records, 1, 28, 28), without a test set: writers hold out records of their own."""
+
+    where = (
+        "femnist/ with LEAF's data/train/*.json and data/test/*.json (or data/all_data/*.json), or with one .npz file"
+    )
+
+    def find(self, root: Path | None) -> list[Path]:
+        folder = data_folder(root, "femnist")
+        for base in (folder / "data", folder):
+            split = [path for part in ("train", "test") for path in sorted((base / part).glob("*.json"))]
+            if files := split or sorted((base / "all_data").glob("*.json")):
+                return files
+        files = sorted(folder.glob("*.npz"))
+        if len(files) != 1:
+            raise UsageError(f"{folder}: {len(files)} .npz files and none of LEAF's; expected {self.where}")
+        return files
+
+    def read(self, files: Sequence[Path]) -> Source:
+        source = read_npz(files[0]) if files[0].suffix == ".npz" else _read_leaf(files)
+        where = str(files[0].parent)
+        if source.client is None or source.x.dtype != torch.uint8 or source.x.shape[1:] != (1, 28, 28):
+            raise UsageError(f"{where}: expected a client for each record, and images of 28x28 bytes")
+        check_labels(source.y, CLASSES, where)
+        x, test_x = 255 - source.x, 255 - source.test_x
+        return replace(source, name=self.name, x=x, test_x=test_x, classes=CLASSES, mean=(0.1307,), std=(0.3081,))
 
 
-def _find(root: Path | None) -> list[Path]:
-    folder = data_folder(root, "femnist")
-    for base in (folder / "data", folder):
-        split = [path for part in ("train", "test") for path in sorted((base / part).glob("*.json"))]
-        if files := split or sorted((base / "all_data").glob("*.json")):
-            return files
-    files = sorted(folder.glob("*.npz"))
-    if len(files) != 1:
-        raise UsageError(f"{folder}: {len(files)} .npz files and none of LEAF's; expected {WHERE}")
-    return files
+@DATASETS.register(
+    "femnist-letters",
+    "the letters of femnist, upper and lower case together, 26 classes; stands in for EMNIST by writer",
+)
+class FEMNISTLetters(FEMNIST):
+    """The letters of FEMNIST with the labels of emnist-letters, 0 to 25."""
 
-
-def _read(files: Sequence[Path]) -> Source:
-    """All records, uint8 (records, 1, 28, 28), without a test set: writers hold out their own."""
-    source = read_npz(files[0]) if files[0].suffix == ".npz" else _read_leaf(files)
-    where = str(files[0].parent)
-    if source.client is None or source.x.dtype != torch.uint8 or source.x.shape[1:] != (1, 28, 28):
-        raise UsageError(f"{where}: expected a client for each record, and images of 28x28 bytes")
-    check_labels(source.y, CLASSES, where)
-    x, test_x = 255 - source.x, 255 - source.test_x
-    return replace(source, name="femnist", x=x, test_x=test_x, classes=CLASSES, mean=(0.1307,), std=(0.3081,))
-
-
-def _read_letters(files: Sequence[Path]) -> Source:
-    """The letters alone, upper and lower case together, 0 to 25 as in emnist-letters."""
-    source = _read(files)
-    assert source.client is not None
-    kept = source.y >= 10
-    x, y, client = source.x[kept], (source.y[kept] - 10) % 26, source.client[kept]
-    return replace(source, name="femnist-letters", x=x, y=y, client=client, classes=26)
+    def read(self, files: Sequence[Path]) -> Source:
+        source = super().read(files)
+        assert source.client is not None
+        kept = source.y >= 10
+        x, y, client = source.x[kept], (source.y[kept] - 10) % 26, source.client[kept]
+        return replace(source, x=x, y=y, client=client, classes=26)
 
 
 def _read_leaf(files: Sequence[Path]) -> Source:
@@ -91,19 +104,3 @@ def _users(path: Path) -> dict[str, Any]:
     if not isinstance(users, dict):
         raise UsageError(f"{path}: not a JSON file of LEAF: user_data is not a table of users")
     return users
-
-
-FEMNIST = DataSet(
-    "femnist",
-    "handwriting by writer, 28x28, 62 classes; LEAF's JSON files or one .npz file in femnist/",
-    where=WHERE,
-    find=_find,
-    read=_read,
-)
-FEMNIST_LETTERS = DataSet(
-    "femnist-letters",
-    "the letters of femnist, upper and lower case together, 26 classes; stands in for EMNIST by writer",
-    where=WHERE,
-    find=_find,
-    read=_read_letters,
-)
