@@ -68,7 +68,7 @@ class Kit:
             x=data.x.numpy(),
             y=data.y.numpy(),
             ready=None if ready is None else ready.numpy(),
-            hands=dealt if isinstance(dealt, Resampled) else (dealt.places.numpy(), dealt.sizes.numpy()),
+            hands=dealt if isinstance(dealt, Resampled) else (dealt.indices.numpy(), dealt.sizes.numpy()),
             rest={"name": data.name, "classes": data.classes, "mean": data.mean, "std": data.std},
             schedule=context.schedule,
             device=context.device.type,

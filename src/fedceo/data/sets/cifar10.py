@@ -16,7 +16,7 @@ from fedceo.data.source import Source, check_labels
 from fedceo.errors import UsageError
 
 RECORD = 1 + 3 * 32 * 32
-"""A label byte, then the red, green and blue planes."""
+"""Bytes of one record: a label, then the red, green and blue planes."""
 
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -79,7 +79,7 @@ class CIFAR10(DataSet):
         for archive in ARCHIVES:
             if root is not None and (root / archive).is_file():
                 return [root / archive]
-        return [data_folder(root, BINARY)]  # says what is missing
+        return [data_folder(root, BINARY)]  # raises the error that names the missing folder
 
     def read(self, files: Sequence[Path]) -> Source:
         folder = ARCHIVES.get(files[0].name)

@@ -1,7 +1,7 @@
 """FEMNIST (Caldas et al., 2018: LEAF; images from NIST Special Database 19): handwriting by writer.
 
-From LEAF's JSON files, or from one .npz file with x (records, 28, 28), y and client. Both hold black ink on white; here
-ink is bright, as in MNIST, whose statistics normalise it.
+It is read from LEAF's JSON files, or from one .npz file with x (records, 28, 28), y and client. Both hold black ink on
+white; here ink is bright, as in MNIST, whose statistics normalise it.
 """
 
 import json
@@ -22,7 +22,7 @@ from fedceo.data.source import Source, check_labels
 from fedceo.errors import UsageError
 
 CLASSES = 62
-"""0 to 9, A to Z, a to z."""
+"""The digits 0 to 9, the letters A to Z and a to z."""
 
 
 @DATASETS.register(

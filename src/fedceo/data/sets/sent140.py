@@ -23,7 +23,7 @@ from fedceo.errors import UsageError
 LENGTH = 25
 BUCKETS = 10_000
 PADDING = 0
-"""Fills a short record up; tokens are numbered from 1 to BUCKETS."""
+"""The number that fills up a short record; tokens are numbered from 1 to BUCKETS."""
 
 WHOLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
@@ -62,7 +62,7 @@ def _parse(lines: Iterable[str]) -> tuple[list[list[int]], list[int], list[str],
     "tweets by user, 25 hashed tokens, 2 classes; the authors' csv, gzip, plain or in its zip, in sent140/",
 )
 class Sentiment140(DataSet):
-    """int32 (records, 25), label 1 for polarity 4, without a test set: users hold out their own."""
+    """Tokens as int32, (records, 25), label 1 for polarity 4, without a test set: users hold out their own."""
 
     where = f"sent140/ with {WHOLE}, gzip or plain, or {ARCHIVE}, or one csv file of the same six columns"
     published: ClassVar = {ARCHIVE: "1647eb110dd2492512e27b9a70d5d1bc"}
@@ -92,7 +92,7 @@ class Sentiment140(DataSet):
         try:
             text = content.data.decode()
         except UnicodeDecodeError:
-            text = content.data.decode("latin1")  # the authors' file
+            text = content.data.decode("latin1")  # the authors' file is not UTF-8
         x, y, users, broken = _parse(text.split("\n"))
         if not y:
             raise UsageError(f"{content.where}: no row of six columns (polarity 0 or 4, id, date, query, user, text)")
