@@ -1,8 +1,8 @@
 """Architectures, one small file each: plain modules that return logits.
 
-A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule):
-it says the shape of one record's mask in `mask_shape` and the probability of a one in `keep`. Without a mask nothing
-is dropped.
+A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule).
+Its attribute `mask_shape` is the shape of one record's mask, `keep` the probability of a one. Without a mask nothing is
+dropped. Nothing trains, noises or smooths a buffer; a frozen layer is therefore a buffer.
 """
 
 import torch
@@ -10,31 +10,32 @@ from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
-from fedceo.models.named import own_maker
+from fedceo.models.plugins import find_maker
 from fedceo.models.registry import MODELS
 
 __all__ = ["MODELS", "build_model", "check_model", "parameters_of"]
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A registered architecture, or one's own as "module:callable", for records of `shape`, from `seed` alone."""
+    """A model of a registered architecture, or of the user's "module:callable", with weights drawn from `seed`."""
     if not is_own(name) and name not in MODELS:
         raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
-    make = own_maker(name) if is_own(name) else MODELS[name]
+    make = find_maker(name) if is_own(name) else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(shape, classes)
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by name, detached."""
+    """The trainable parameters of a model by name, detached."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: torch.dtype | None = None) -> None:
     """Refuse a model that does not take the data, or whose state is more than its parameters.
 
-    dtype: of the inputs; left out, that of the parameters.
+    Args:
+        dtype: the inputs' dtype; left out, it is that of the parameters.
     """
     first_names: dict[nn.Module, str] = {}
     for name, module in model.named_modules(remove_duplicate=False):

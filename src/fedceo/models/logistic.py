@@ -1,4 +1,4 @@
-"""Logistic regression, the smallest model there is."""
+"""Logistic regression, the smallest model of the room."""
 
 from math import prod
 
@@ -9,7 +9,7 @@ from fedceo.models.registry import MODELS
 
 @MODELS.register("logistic", "logistic regression")
 class Logistic(nn.Module):
-    """flatten -> linear (classes)."""
+    """A network of flatten -> linear (classes)."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

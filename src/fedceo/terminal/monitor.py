@@ -40,9 +40,7 @@ class Meter:
         if self._simulation is None:
             return metrics
         now = self._clock()
-        last = (
-            metrics["round"] == self._simulation.experiment.train.rounds
-        )  # the result needs its epsilon
+        last = metrics["round"] == self._simulation.experiment.train.rounds  # the result needs its epsilon
         if not last and TIME_FRACTION * (now - self._start) < self._seconds + self._slowest:
             return metrics
         epsilon = _epsilon(self._simulation)
