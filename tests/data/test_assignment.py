@@ -1,4 +1,4 @@
-"""Sequences of clients' places: the same as lists, and a million clients in no memory."""
+"""Assignments of records to clients: the same as lists, and a million clients in next to no memory."""
 
 import pytest
 import torch

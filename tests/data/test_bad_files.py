@@ -1,4 +1,4 @@
-"""A file that is not what its authors published is refused in one line, and nothing of it is kept."""
+"""A file that differs from the published one is refused in one line, and nothing of it is cached."""
 
 import gzip
 import io

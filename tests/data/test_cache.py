@@ -1,4 +1,4 @@
-"""What was read once is there at once the next time, and only if its files are still the same."""
+"""A data set that was read once comes from the cache the next time, but only if its files are still the same."""
 
 from pathlib import Path
 from typing import Any

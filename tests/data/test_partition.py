@@ -1,4 +1,4 @@
-"""Every record is dealt exactly once, in the sizes each partition promises, and the seed decides how."""
+"""Every record has exactly one client, clients have the sizes that each partition promises, and the seed decides."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The architectures: parameters, shapes, what they learn, and what is refused."""
+"""The architectures: their parameters, shapes, learning, and refusals."""
 
 from typing import Any
 

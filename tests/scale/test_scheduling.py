@@ -1,4 +1,4 @@
-"""Cutting and handing out, without Ray: every client once, every result once, whoever dies."""
+"""Tasks without Ray: every client is in one task, and every task has one result, whichever workers die."""
 
 import pickle
 
