@@ -30,7 +30,7 @@ from torch import nn
 from fedceo.data import Federation
 from fedceo.data.assignment import Resampled
 from fedceo.experiment.file import parse_experiment
-from fedceo.models import MLP
+from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
 
 POOL, RECORDS, BATCH, ROUNDS = 60_000, 60, 20, 3

@@ -4,7 +4,6 @@ reads are kept in a folder that goes with the session."""
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -27,5 +26,5 @@ def unpublished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files in a published layout have no published checksum."""
     from fedceo.data import DATASETS
 
-    for name, data in list(DATASETS.items()):
-        monkeypatch.setitem(DATASETS, name, replace(data, published={}))
+    for data_set in DATASETS.values():
+        monkeypatch.setattr(data_set, "published", {})

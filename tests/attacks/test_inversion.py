@@ -1,4 +1,4 @@
-"""The attacks on small pictures: they find what is there to be found, and agree with plain torch."""
+"""The attacks on small pictures: they find the records, and agree with plain torch."""
 
 import pytest
 import torch

@@ -37,5 +37,5 @@ def test_intervals() -> None:
     assert found.low is not None and found.high is not None
     assert found.low < found.value < found.high and found.low < 10 < found.high and found.high - found.low < 0.6
     assert metrics.median(torch.tensor([3.0])).low is None
-    all_hit = metrics.share(torch.ones(32, dtype=torch.bool))
+    all_hit = metrics.proportion(torch.ones(32, dtype=torch.bool))
     assert all_hit.value == 1 and all_hit.low == pytest.approx(0.893, abs=0.001), "32 of 32 does not prove certainty"

@@ -1,4 +1,4 @@
-"""What an attacker holds, and a whole study: control, baseline, attack."""
+"""The updates that an attacker holds, and a whole study: control, baseline, attack."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def simulation(**sections: Any) -> Simulation:
 
 
 def held(sim: Simulation, holds: str, count: int = 3) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What is held of the first records, and their updates without privacy."""
+    """The updates of the first records as the attacker holds them, and without privacy."""
     x, labels = sim.federation.x[:count], F.one_hot(sim.federation.y[:count], 10).float()
     sender = make_sender(sim, holds)
 
@@ -140,7 +140,7 @@ def test_a_control_that_is_known_is_left_out() -> None:
 
 
 def test_smoothness_must_fall_for_inverting_gradients() -> None:
-    """Kept at its first weight it outweighs the cosine, and what comes out is a colour."""
+    """A weight that stays as large as at first outweighs the cosine, and the attack ends in a colour."""
     sim = simulation()
     _, plain = held(sim, "T1", count=2)
     truth, box = sim.federation.x[:2], (torch.zeros(1, 8, 8), torch.ones(1, 8, 8))

@@ -1,4 +1,4 @@
-"""Sequences of clients' places: the same as lists, and a million clients in no memory."""
+"""Assignments of records to clients: the same as lists, and a million clients in next to no memory."""
 
 import pytest
 import torch
@@ -10,24 +10,24 @@ from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
 
-def test_dealt_is_the_list_it_was_made_of() -> None:
-    hands = [torch.tensor([4, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([7, 0, 1])]
-    dealt = Assignment(hands)
-    assert len(dealt) == 3 and dealt.sizes.tolist() == [2, 0, 3]
-    assert all(torch.equal(a, b) for a, b in zip(dealt, hands, strict=True))
-    assert torch.equal(dealt[-1], hands[-1]) and len(dealt[1:]) == 2
+def test_an_assignment_is_the_list_it_was_made_of() -> None:
+    indices = [torch.tensor([4, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([7, 0, 1])]
+    assignment = Assignment(indices)
+    assert len(assignment) == 3 and assignment.sizes.tolist() == [2, 0, 3]
+    assert all(torch.equal(a, b) for a, b in zip(assignment, indices, strict=True))
+    assert torch.equal(assignment[-1], indices[-1]) and len(assignment[1:]) == 2
     with pytest.raises(IndexError):
-        dealt[3]
+        assignment[3]
 
 
 def test_resampled_clients_draw_the_same_records_every_time() -> None:
-    hands = Resampled(torch.arange(100, 200), 1_000_000, 20, seed=3)
-    one, again, other = hands[999_999], hands[999_999], hands[5]
+    assignment = Resampled(torch.arange(100, 200), 1_000_000, 20, seed=3)
+    one, again, other = assignment[999_999], assignment[999_999], assignment[5]
     assert torch.equal(one, again) and not torch.equal(one, other)
     assert len(one.unique()) == 20 and int(one.min()) >= 100 and int(one.max()) < 200
-    assert hands.sizes.shape == (1_000_000,) and hands.sizes.untyped_storage().nbytes() == 8
+    assert assignment.sizes.shape == (1_000_000,) and assignment.sizes.untyped_storage().nbytes() == 8
     with pytest.raises(IndexError):
-        hands[1_000_000]
+        assignment[1_000_000]
 
 
 def test_a_resampled_federation_keeps_validation_apart() -> None:

@@ -1,4 +1,4 @@
-"""A file that is not what its authors published is refused in one line, and nothing of it is kept."""
+"""A file that differs from the published one is refused in one line, and nothing of it is cached."""
 
 import gzip
 import io
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedceo.data import DATASETS, load_source
+from fedceo.data import known, load_source
 from fedceo.errors import UsageError
 from tests.support.layouts import (
     LETTERS,
@@ -57,7 +57,7 @@ def test_wrong_checksum(tmp_path: Path, name: str, write: Any, path: str) -> Non
     write(tmp_path)
     message = refused(name, tmp_path)
     assert message.startswith(f"{tmp_path / path}: wrong checksum: MD5 ") and "published" in message
-    assert DATASETS[name].check(tmp_path)[0].verdict.startswith("wrong checksum, published")
+    assert known(name).check(tmp_path)[0].verdict.startswith("wrong checksum, published")
 
 
 @pytest.mark.usefixtures("unpublished")

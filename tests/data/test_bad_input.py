@@ -206,8 +206,8 @@ def test_npz_cut_or_changed_anywhere(tmp_path: Path) -> None:
     for cut in range(0, len(whole), 97):
         path.write_bytes(whole[:cut])
         assert str(path) in build(path=str(path))
-    for place in range(150, len(whole) // 2, 97):  # inside the compressed values, which carry a checksum
-        path.write_bytes(whole[:place] + bytes((whole[place] ^ 0xFF,)) + whole[place + 1 :])
+    for index in range(150, len(whole) // 2, 97):  # inside the compressed values, which carry a checksum
+        path.write_bytes(whole[:index] + bytes((whole[index] ^ 0xFF,)) + whole[index + 1 :])
         assert str(path) in build(path=str(path))
 
 

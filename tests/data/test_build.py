@@ -82,18 +82,18 @@ def test_records_with_ids_can_be_dealt_anew() -> None:
     assert federation.clients == 5 and len(federation.test_y) == 20
 
 
-def test_equal_clients_get_equal_shares() -> None:
+def test_equal_clients_get_equal_fractions() -> None:
     federation = federate(numbered(625), settings(validation=0.1, local_test=0.1), 0)
     assert [len(each) for each in federation.train] == [80] * 5
     assert [len(each) for each in federation.local_test] == [10] * 5 and len(federation.validation) == 50
 
 
-def test_small_clients_together_hold_out_the_share_asked_for() -> None:
+def test_small_clients_together_hold_out_the_fraction_asked_for() -> None:
     federation = federate(numbered(250), settings(clients=50, validation=0.1), 0)  # 4 records each
     assert len(federation.validation) == 20
 
 
-def test_shares_do_not_change_the_deal() -> None:
+def test_fractions_do_not_change_the_partition() -> None:
     source = numbered(100)
     plain = federate(source, settings(validation=0.0), 3)
     carved = federate(source, settings(validation=0.2, local_test=0.3), 3)

@@ -1,4 +1,4 @@
-"""What was read once is there at once the next time, and only if its files are still the same."""
+"""A data set that was read once comes from the cache the next time, but only if its files are still the same."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def test_a_second_time_nothing_is_read(tmp_path: Path, folder: Path, monkeypatch
     first = load_source("cifar10", tmp_path)
     (kept,) = folder.iterdir()
     assert kept.name.startswith("cifar10-") and kept.suffix == ".safetensors"
-    monkeypatch.setattr("fedceo.data.cifar10.read_file", fail)
+    monkeypatch.setattr("fedceo.data.sets.cifar10.read_file", fail)
     again = load_source("cifar10", tmp_path)
     for name in ("x", "y", "test_x", "test_y"):
         assert torch.equal(getattr(first, name), getattr(again, name))

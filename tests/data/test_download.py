@@ -5,16 +5,17 @@ import hashlib
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedceo.data import DATASETS
+from fedceo.data import known
 from fedceo.data.dataset import DataSet, Download
 from fedceo.data.download import get
+from fedceo.data.sets.mnist import MNIST
 from fedceo.errors import UsageError
 from tests.support.layouts import idx
 
@@ -80,7 +81,9 @@ def mnist(server: Server, monkeypatch: pytest.MonkeyPatch) -> DataSet:
         server.files[f"{name}.gz"] = gzip.compress(idx(each))
     md5 = {name: hashlib.md5(content).hexdigest() for name, content in server.files.items()}
     downloads = tuple(Download(f"{server.address}/{name}", f"mnist/{name}", md5[name]) for name in md5)
-    return replace(DATASETS["mnist"], published={}, downloads=downloads)
+    monkeypatch.setattr(MNIST, "published", {})
+    monkeypatch.setattr(MNIST, "downloads", downloads)
+    return known("mnist")
 
 
 def test_fetched_files_can_be_loaded_and_are_not_fetched_twice(tmp_path: Path, server: Server, mnist: DataSet) -> None:
@@ -137,20 +140,22 @@ def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, server: Server, mnist: 
     assert list((tmp_path / "mnist").iterdir()) == [] and mnist.missing(tmp_path) is not None
 
 
-def test_no_such_file_and_no_server(tmp_path: Path, server: Server, mnist: DataSet) -> None:
+def test_no_such_file_and_no_server(
+    tmp_path: Path, server: Server, mnist: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.files.clear()
     with pytest.raises(UsageError, match="cannot be fetched: 404"):
         get(mnist, tmp_path)
-    nowhere = replace(mnist, downloads=(Download("http://127.0.0.1:9/x", "mnist/x"),))
+    monkeypatch.setattr(MNIST, "downloads", (Download("http://127.0.0.1:9/x", "mnist/x"),))
     with pytest.raises(UsageError, match=r"cannot be fetched: .*; put by hand http://127.0.0.1:9/x as"):
-        get(nowhere, tmp_path)
+        get(mnist, tmp_path)
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(UsageError, match=r"needs the extra fedceo\[download\]; or put by hand https://www.cs.toronto"):
-        get(DATASETS["cifar10"], tmp_path)
+        get(known("cifar10"), tmp_path)
     with pytest.raises(UsageError, match="--root: not given"):
-        get(DATASETS["cifar10"], None)
+        get(known("cifar10"), None)
     with pytest.raises(UsageError, match="femnist: there is no file to fetch; what to put where: femnist/"):
-        get(DATASETS["femnist"], tmp_path)
+        get(known("femnist"), tmp_path)

@@ -1,11 +1,11 @@
-"""Every record is dealt exactly once, in the sizes each partition promises, and the seed decides how."""
+"""Every record has exactly one client, clients have the sizes that each partition promises, and the seed decides."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedceo.data.partition import deal
+from fedceo.data.partition import assign_records
 from fedceo.experiment.sections import Data
 
 PARTITIONS = ("iid", "shards", "dirichlet")
@@ -28,64 +28,64 @@ def test_every_record_is_dealt_exactly_once(
     labels: tuple[np.ndarray, int], partition: str, alpha: float, seed: int
 ) -> None:
     y, clients = labels
-    hands = deal(y, None, settings(partition, clients, alpha), seed)
-    assert len(hands) == clients and min(map(len, hands)) >= 1
-    np.testing.assert_array_equal(np.sort(np.concatenate(hands)), np.arange(len(y)))
-    again = deal(y, None, settings(partition, clients, alpha), seed)
-    assert all(np.array_equal(one, other) for one, other in zip(hands, again, strict=True))
+    assignment = assign_records(y, None, settings(partition, clients, alpha), seed)
+    assert len(assignment) == clients and min(map(len, assignment)) >= 1
+    np.testing.assert_array_equal(np.sort(np.concatenate(assignment)), np.arange(len(y)))
+    again = assign_records(y, None, settings(partition, clients, alpha), seed)
+    assert all(np.array_equal(one, other) for one, other in zip(assignment, again, strict=True))
 
 
 @given(labels_and_clients(), st.integers(0, 9))
 def test_iid_sizes_differ_by_at_most_one(labels: tuple[np.ndarray, int], seed: int) -> None:
     y, clients = labels
-    sizes = [len(hand) for hand in deal(y, None, settings("iid", clients), seed)]
+    sizes = [len(mine) for mine in assign_records(y, None, settings("iid", clients), seed)]
     assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_seeds_differ(partition: str) -> None:
     y = np.arange(300) % 10
-    first, second = (deal(y, None, settings(partition, 10), seed) for seed in (0, 1))
+    first, second = (assign_records(y, None, settings(partition, 10), seed) for seed in (0, 1))
     assert any(not np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 def test_shards_hold_two_runs_of_labels() -> None:
     y = np.random.default_rng(0).permutation(np.arange(1000) % 10)
-    hands = deal(y, None, settings("shards", 50), 0)  # 100 shards of 10 records, 10 shards a label
-    assert {len(hand) for hand in hands} == {20}
-    assert max(len(np.unique(y[hand])) for hand in hands) == 2
+    assignment = assign_records(y, None, settings("shards", 50), 0)  # 100 shards of 10 records, 10 shards a label
+    assert {len(indices) for indices in assignment} == {20}
+    assert max(len(np.unique(y[indices])) for indices in assignment) == 2
 
 
 def test_alpha_orders_the_inequality() -> None:
     y = np.arange(5000) % 10
 
-    def largest_label_share(alpha: float) -> float:
-        hands = deal(y, None, settings("dirichlet", 20, alpha), 0)
-        return float(np.mean([np.bincount(y[hand]).max() / len(hand) for hand in hands]))
+    def largest_proportion(alpha: float) -> float:
+        assignment = assign_records(y, None, settings("dirichlet", 20, alpha), 0)
+        return float(np.mean([np.bincount(y[indices]).max() / len(indices) for indices in assignment]))
 
-    assert largest_label_share(0.05) > 0.6 > largest_label_share(1.0) > 0.15 > largest_label_share(1000.0)
+    assert largest_proportion(0.05) > 0.6 > largest_proportion(1.0) > 0.15 > largest_proportion(1000.0)
 
 
-def test_dirichlet_shares_have_the_distributions_moments() -> None:
-    """A share of a symmetric Dirichlet over N has mean 1/N and variance (N-1) / (N^2 (N alpha + 1))."""
+def test_dirichlet_proportions_have_the_distributions_moments() -> None:
+    """A proportion of a symmetric Dirichlet over N has mean 1/N and variance (N-1) / (N^2 (N alpha + 1))."""
     y = np.zeros(10_000, np.int64)
-    shares = np.array(
-        [[len(hand) / len(y) for hand in deal(y, None, settings("dirichlet", 5, 2.0), s)] for s in range(400)]
+    proportions = np.array(
+        [[len(mine) / len(y) for mine in assign_records(y, None, settings("dirichlet", 5, 2.0), s)] for s in range(400)]
     )
-    np.testing.assert_allclose(shares.mean(axis=0), 0.2, atol=0.03)
-    np.testing.assert_allclose(shares.var(), 4 / (25 * 11), rtol=0.1)
+    np.testing.assert_allclose(proportions.mean(axis=0), 0.2, atol=0.03)
+    np.testing.assert_allclose(proportions.var(), 4 / (25 * 11), rtol=0.1)
 
 
 @given(st.integers(1, 40), st.integers(1, 400), st.integers(0, 9))
 def test_as_many_clients_as_records(classes: int, records: int, seed: int) -> None:
     y = np.arange(records) % classes
     for partition in ("iid", "dirichlet"):
-        assert [len(hand) for hand in deal(y, None, settings(partition, records), seed)] == [1] * records
+        assert [len(mine) for mine in assign_records(y, None, settings(partition, records), seed)] == [1] * records
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=50))
 def test_natural_clients_in_ascending_order(client: list[int]) -> None:
     ids = np.array(client)
-    hands = deal(np.zeros(len(ids), np.int64), ids, Data(name="digits", partition="natural"), 0)
-    assert [set(ids[hand]) for hand in hands] == [{each} for each in sorted(set(client))]
-    assert sum(map(len, hands)) == len(ids)
+    assignment = assign_records(np.zeros(len(ids), np.int64), ids, Data(name="digits", partition="natural"), 0)
+    assert [set(ids[indices]) for indices in assignment] == [{each} for each in sorted(set(client))]
+    assert sum(map(len, assignment)) == len(ids)

@@ -1,4 +1,4 @@
-"""The picture of who has what: right counts, drawn whole, without importing matplotlib before it is needed."""
+"""The picture of a partition: right counts, complete files, and no import of matplotlib before it is needed."""
 
 import subprocess
 import sys

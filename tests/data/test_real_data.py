@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedceo.data import DATASETS, build_federation, load_source
+from fedceo.data import build_federation, known, load_source
 from fedceo.experiment.sections import Data
 
 ROOT = Path(os.environ.get("FEDCEO_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -18,7 +18,7 @@ def needs(path: str) -> pytest.MarkDecorator:
 
 @needs("mnist")
 def test_mnist() -> None:
-    assert {each.verdict for each in DATASETS["mnist"].check(ROOT)} == {"as published"}
+    assert {each.verdict for each in known("mnist").check(ROOT)} == {"as published"}
     source = load_source("mnist", ROOT)
     assert source.x.shape == (60_000, 1, 28, 28) and source.test_x.shape == (10_000, 1, 28, 28)
     assert source.y[:5].tolist() == [5, 0, 4, 1, 9]
@@ -28,7 +28,7 @@ def test_mnist() -> None:
 
 @needs("cifar-10-batches-bin")
 def test_cifar10() -> None:
-    assert {each.verdict for each in DATASETS["cifar10"].check(ROOT)} == {"as published"}
+    assert {each.verdict for each in known("cifar10").check(ROOT)} == {"as published"}
     source = load_source("cifar10", ROOT)
     assert source.x.shape == (50_000, 3, 32, 32) and source.test_x.shape == (10_000, 3, 32, 32)
     assert source.y.bincount().tolist() == [5000] * 10 and source.test_y.bincount().tolist() == [1000] * 10

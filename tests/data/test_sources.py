@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedceo.data import DATASETS, DESCRIPTIONS, build_federation, from_arrays, load_source
+from fedceo.data import DATASETS, build_federation, from_arrays, load_source
 from fedceo.data.arrays import read_npz
-from fedceo.data.sent140 import tokens
+from fedceo.data.sets.sent140 import tokens
 from fedceo.data.source import hold_out
 from fedceo.experiment.sections import Data
 from tests.support.layouts import (
@@ -26,8 +26,10 @@ from tests.support.layouts import (
 pytestmark = pytest.mark.usefixtures("unpublished")
 
 
-def test_every_data_set_is_described() -> None:
-    assert DATASETS.keys() == DESCRIPTIONS.keys()
+def test_every_data_set_is_described_and_listed_in_the_order_of_the_alphabet() -> None:
+    assert list(DATASETS) == list(DATASETS.descriptions) == sorted(DATASETS)
+    assert {"cifar10", "digits", "fashion-mnist", "femnist-letters"} <= DATASETS.keys()
+    assert all(DATASETS.descriptions.values())
 
 
 def test_digits() -> None:
@@ -113,7 +115,7 @@ def test_fashion_mnist(tmp_path: Path) -> None:
 
 def test_fashion_mnist_from_debians_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path)
-    monkeypatch.setattr("fedceo.data.mnist.DEBIAN", tmp_path / "mnist")
+    monkeypatch.setattr("fedceo.data.sets.fashion_mnist.DEBIAN", tmp_path / "mnist")
     assert len(load_source("fashion-mnist", None).y) == 60
 
 

@@ -1,4 +1,4 @@
-"""What leaves a node: the privatised upload and nothing else, whatever the app inside does."""
+"""A node's messages hold the privatised upload and nothing else, whatever the app inside does."""
 
 import math
 from collections.abc import Callable

@@ -18,7 +18,7 @@ TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
 class Postbox(LocalGrid):
-    """Each node's answer after so many looks, an exception instead of it, or none ever."""
+    """A grid with each node's answer after some number of polls, an exception instead of it, or no answer ever."""
 
     def __init__(self, answers: dict[int, int | Exception | None]) -> None:
         super().__init__({})
@@ -48,7 +48,7 @@ class Postbox(LocalGrid):
 
 
 def ask(answers: dict[int, int | Exception | None], nodes: Iterable[int] | None = None) -> dict[int, bool]:
-    """Node -> whether its reply is an error, of all that came."""
+    """Node -> whether its reply is an error, for all replies that came."""
     messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in nodes or answers]
     replies = CarefulGrid(Postbox(answers)).send_and_receive(messages, timeout=0.5)
     return {int(reply.metadata.reply_to_message_id.split()[1]): reply.has_error() for reply in replies}

@@ -1,4 +1,4 @@
-"""Writing an app, and refusing what a federation cannot carry, each in one line."""
+"""The app that is written, and the experiments that a federation does not support, each refused in one line."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The federation against the simulation, and what the server writes down of it."""
+"""The federation against the simulation, and the files that the server writes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The architectures: parameters, shapes, what they learn, and what is refused."""
+"""The architectures: their parameters, shapes, learning, and refusals."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import fedceo
-from fedceo.data import Source, sent140
+from fedceo.data import Source
+from fedceo.data.sets import sent140
 from fedceo.errors import UsageError
-from fedceo.models import DESCRIPTIONS, MODELS, build_model, check_model, parameters_of
+from fedceo.models import MODELS, build_model, check_model, parameters_of
 from fedceo.models.lstm import Layer
 from fedceo.training.schedule import Schedule
 
@@ -103,7 +104,8 @@ def settings(name: str, clients: int, **sections: Any) -> dict[str, Any]:
 
 
 def test_every_model_is_described_and_tried() -> None:
-    assert MODELS.keys() == DESCRIPTIONS.keys() == RECORDS.keys()
+    assert MODELS.keys() == MODELS.descriptions.keys() == RECORDS.keys()
+    assert all(MODELS.descriptions.values())
 
 
 @pytest.mark.parametrize("name", RECORDS)

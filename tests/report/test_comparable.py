@@ -1,4 +1,4 @@
-"""Which runs cannot be compared: judged by what they saw, not by what they are called."""
+"""Runs that cannot be compared, by the records that they saw and not by their names."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from fedceo.report.loading import group_runs, load_runs
 
 
 def page_warnings(runs: Path, tmp_path: Path, toml: tuple[str, str] = ("", ""), **result: Any) -> list[str]:
-    """Of the run `free` beside a copy of `fedceo/seed-0` with another line in its experiment or other results."""
+    """The warnings for the run `free` and a copy of `fedceo/seed-0` with another line in its experiment or results."""
     other = tmp_path / "other"
     shutil.copytree(runs / "fedceo" / "seed-0", other)
     text = (other / "experiment.toml").read_text()

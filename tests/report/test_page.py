@@ -1,4 +1,4 @@
-"""The page: parsed, and looked for what must and must not be in it."""
+"""The page, parsed: the elements that must and must not be in it."""
 
 import json
 import shutil

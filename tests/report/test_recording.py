@@ -1,4 +1,4 @@
-"""[record]: what is kept, that it is what went through the round, and that it changes nothing."""
+"""Recordings by [record]: they hold the models of the round, and change no result."""
 
 from pathlib import Path
 

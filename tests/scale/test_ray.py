@@ -17,8 +17,8 @@ from fedceo.accounting.ledger import Entry
 from fedceo.errors import UsageError
 from fedceo.scale.cluster import Workers, _room, ray
 from fedceo.scale.pool import pool_of
-from fedceo.scale.remote import apart, on_workers
-from fedceo.scale.worker import Kit
+from fedceo.scale.remote import on_workers, split_starts
+from fedceo.scale.worker import WorkerSetup
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import truncated_tsvd
@@ -76,7 +76,7 @@ def difference(a: fedceo.Run, b: fedceo.Run) -> float:
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_the_number_of_workers_does_not_show(engine: str) -> None:
-    """A loop's bits do not depend on the share; a batch's may, in the last digits."""
+    """A loop's bits do not depend on the task; a batch's may, in the last digits."""
     table = changed(train={"engine": engine})
     here = fedceo.run(table)
     assert here.result["workers"] is None
@@ -167,7 +167,7 @@ def test_workers_killed_in_mid_round_change_nothing(tmp_path: Path) -> None:
     assert here.history == there.history and here.result["privacy"] == there.result["privacy"]
 
 
-def test_a_share_that_is_lost_under_system_randomness_is_one_entry(tmp_path: Path) -> None:
+def test_a_task_that_is_lost_under_system_randomness_is_one_entry(tmp_path: Path) -> None:
     run = fragile_run(tmp_path / "there", 1, "system", workers=Workers(2), out=tmp_path / "run")
     entries = [
         Entry.from_dict(json.loads(line)) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
@@ -176,7 +176,7 @@ def test_a_share_that_is_lost_under_system_randomness_is_one_entry(tmp_path: Pat
     assert [entry.round for entry in entries] == [1, 2, 3] and list(run.ledger.entries) == entries
 
 
-def test_a_share_that_ends_every_worker_is_named(tmp_path: Path) -> None:
+def test_a_task_that_ends_every_worker_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--workers: 3 in a row did not survive clients 0 to 3 of round 1; .*$"):
         fragile_run(tmp_path / "there", 10**6, workers=Workers(1))
 
@@ -220,10 +220,10 @@ def simulated() -> Simulation:
 
 def test_what_all_clients_start_from_is_sent_once() -> None:
     simulation = simulated()
-    same, _ = apart(simulation.method.starts(simulation.state, [1, 2, 3], 1))
+    same, _ = split_starts(simulation.method.starts(simulation.state, [1, 2, 3], 1))
     assert {name: w.shape for name, w in same.items()} == {n: w.shape for n, w in simulation.state.weights.items()}
     own = {name: torch.stack([w, w]) for name, w in simulation.state.weights.items()}
-    assert apart(own)[0] == {}
+    assert split_starts(own)[0] == {}
 
 
 def test_more_than_there_is_room_for_is_refused(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_more_than_there_is_room_for_is_refused(tmp_path: Path) -> None:
 
 def test_workers_of_another_version_are_refused() -> None:
     simulation = simulated()
-    kit = Kit.of(simulation.context, "loop", simulation.model)
-    object.__setattr__(kit, "versions", ("0.0.1", "1.0"))
+    setup = WorkerSetup.of(simulation.context, "loop", simulation.model)
+    object.__setattr__(setup, "versions", ("0.0.1", "1.0"))
     with pytest.raises(UsageError, match=r"^--ray-address: a worker has fedceo .* but this machine fedceo 0.0.1 "):  # noqa: SIM117
-        with pool_of(kit, 1, 0.0):
+        with pool_of(setup, 1, 0.0):
             pass

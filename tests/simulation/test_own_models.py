@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.methods.fedavg import FedAvg
-from fedceo.models.named import own_answers
+from fedceo.models.plugins import fingerprint
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from tests.support.small import module_here
@@ -153,11 +153,11 @@ def test_other_code_under_the_same_name_is_another_model(nets: str, monkeypatch:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, classes))
 
     monkeypatch.setattr(sys.modules[nets], "small", other)
-    own_answers.cache_clear()
+    fingerprint.cache_clear()
     for again in (lambda: fedceo.resume("begun"), lambda: fedceo.load("done"), lambda: sweep(cells)):
         with pytest.raises(UsageError, match=f"was made with another {nets}:small, whose code has changed since"):
             again()
-    own_answers.cache_clear()
+    fingerprint.cache_clear()
 
 
 @pytest.mark.parametrize("method", ["ppsgd", "centaur", "jain-anil"])

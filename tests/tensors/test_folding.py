@@ -39,8 +39,8 @@ def test_layout() -> None:
         assert torch.equal(folded["fc.weight"][:, :, k], model["fc.weight"].T)
         kernel = model["conv.weight"]
         for out, row, column, channel in ((0, 0, 0, 0), (5, 1, 4, 2), (3, 1, 0, 1)):
-            place = (column * 2 + row) * 3 + channel
-            assert folded["conv.weight"][place, out, k] == kernel[out, channel, row, column]
+            row_of_slice = (column * 2 + row) * 3 + channel
+            assert folded["conv.weight"][row_of_slice, out, k] == kernel[out, channel, row, column]
 
 
 @pytest.mark.parametrize("layers", ["all", "last 1", ["fc.weight", "conv"]])

@@ -146,7 +146,7 @@ def test_what_does_not_fit_together_is_worked_in_turns(monkeypatch: pytest.Monke
 
 
 def test_what_is_certainly_zero_is_zero_exactly_by_both_paths(path: str) -> None:
-    """Beside a layer that is not."""
+    """The other layer of the same call is not zero."""
     layers = [make("noise", (40, 12, 10), torch.float32, 0), make("noise", (30, 8, 10), torch.float32, 1)]
     first, second = truncated_tsvds(layers, [threshold_at(layers[0], 1.2), threshold_at(layers[1], 0.5)])
     assert not first.any() and second.any()

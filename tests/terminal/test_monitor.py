@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: epsilon without the accountant in every round, TensorBoard events, the bar."""
+"""Monitors of a run in progress: epsilon without the accountant in every round, TensorBoard events, the bar."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ class Time:
 
 
 def watched(clock: Time, seconds_a_round: float, **privacy: Any) -> list[dict[str, Any]]:
-    """Records of a run of 8 rounds as its meter shows them."""
+    """The metrics of a run of 8 rounds as its meter shows them."""
     meter, seen = Meter(clock), []
 
     def on_round(record: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Gradient inversion: what an attacker makes of an update, with what the mechanisms really let out.
+"""Gradient inversion: reconstructions of a record from the update that a mechanism really releases.
 
 from fedceo.attacks import Attack, choose, run_study
 study = run_study(prepare(experiment), Attack("dlg"), "T1", choose(simulation, images=32))

@@ -1,4 +1,4 @@
-"""Whether the attack that meets no privacy works at all."""
+"""The control of an attack: whether the attack works at all where there is no privacy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ CONTROL_FAILS = "the control fails: without privacy the attack finds nothing her
 
 
 def control_fails(rows: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the control's gain over the best single colour may be none; None where there is no control."""
+    """Whether the control's gain over the best single colour may be zero; None where there is no control."""
     gain = next((row.get("over_constant") for row in rows if row.get("name") == "control"), None)
     if gain is None:
         return None

@@ -1,7 +1,7 @@
-"""From an update back to the record: DLG, iDLG and Inverting Gradients.
+"""Attacks that reconstruct a record from its update: DLG, iDLG and Inverting Gradients.
 
-Each attack looks for a record whose update is like the one held. All records and restarts of one call are worked on
-together; a restart is chosen by how well it matches, never by how much it looks like the truth.
+Each attack looks for a record whose update is like the one that the attacker holds. All records and restarts of one
+call are worked on together; among restarts the best match of the update is chosen, never the likeness to the truth.
 """
 
 from collections.abc import Callable
@@ -29,28 +29,28 @@ LEARNING_RATES = {"dlg": 1.0, "idlg": 1.0, "ig": 0.1}
 SMOOTHNESS = (0.1, 1e-5)
 """Weight of the total variation of a picture in Inverting Gradients, at the first step and at the last.
 
-At the first it leads out of the noise; kept there, it outweighs what is left of the cosine (0.006 between a digit and
-its mean colour on a sigmoid LeNet) and the attack ends in a constant colour.
+The large weight at first leads out of the noise; if it stayed, it would outweigh the rest of the cosine (0.006 between
+a digit and its mean colour on a sigmoid LeNet), and the attack would end in a constant colour.
 """
 FOUND = 1e-8
-"""A candidate whose squared distance is this share of the update's square is the record: over 40 dB on CIFAR-10."""
+"""Squared distance, relative to the update's square, at which a candidate is the record: over 40 dB on CIFAR-10."""
 SNAPSHOTS = 10
-"""How often a reconstruction is looked at on its way: every 30 of 300 steps."""
+"""Intermediate pictures that are kept of a reconstruction: every 30 of 300 steps."""
 MOST_ENTRIES = 2**26
 """Entries of updates that are held in memory at once; more rows than that are evaluated in parts."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How records are looked for.
+    """The settings of an attack.
 
     Attributes:
         name: dlg, idlg or ig.
-        iterations: steps of L-BFGS (20 iterations each) or of Adam; none: the attack's own number.
-        learning_rate: none: 1 for L-BFGS, 0.1 for Adam.
+        iterations: steps of L-BFGS (20 iterations each) or of Adam; None: the attack's default.
+        learning_rate: the optimiser's rate; None: 1 for L-BFGS, 0.1 for Adam.
         restarts: starts for each record.
-        seed: of the starts.
-        smoothness: of ig, the weight of the total variation at the first step and at the last.
+        seed: the seed from which starts are drawn.
+        smoothness: for ig, the weight of the total variation at the first step and at the last.
     """
 
     name: str = "dlg"
@@ -81,13 +81,13 @@ class Attack:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack found for each of n updates, in the model's inputs.
+    """The reconstructed records of n updates, as inputs of the model.
 
     Attributes:
-        x: (n, *shape).
-        labels: (n,) int64.
-        mismatch: (n,) what was minimised, of the restart chosen.
-        path: step -> (n, *shape), from 0, the start.
+        x: (n, *shape) records.
+        labels: (n,) int64 labels.
+        mismatch: (n,) values of the function that was minimised, for the chosen restart.
+        path: step -> (n, *shape) records at that step; step 0 is the start.
     """
 
     x: Tensor
@@ -101,7 +101,8 @@ def reconstruct(
 ) -> Reconstruction:
     """Attack n updates, name -> (n, ...).
 
-    box: the smallest and the largest input that a record can have, each (*shape); Inverting Gradients stays inside.
+    Args:
+        box: the smallest and the largest input that a record can have, each (*shape); Inverting Gradients stays inside.
     """
     shape = tuple(box[0].shape)
     first = next(iter(held.values()))
@@ -133,7 +134,7 @@ def reconstruct(
 
 
 def read_labels(held: Weights) -> Tensor:
-    """(n,) labels of single records: the one output whose last-layer weights would grow (Zhao et al. 2020).
+    """(n,) labels of single records: for each the one output whose last-layer weights would grow (Zhao et al. 2020).
 
     The gradient of an output's weights is (p - 1) times the layer's inputs for the true label and p times them for the
     others. After sigmoid or ReLU no input is negative, so the true row is the one with the smallest sum.
@@ -155,7 +156,7 @@ class _Problem:
     smoothness: float = 0.0
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (B,) and gradients (B, width); row r is a candidate for update r modulo their number."""
+        """Values (B,) and gradients (B, width); row r is a candidate for update r modulo the number of updates."""
         at_once = max(1, MOST_ENTRIES // sum(w[0].numel() for w in self.held.values()))
         together = zip(torch.split(points, at_once), torch.split(rows, at_once), strict=True)
         parts = [self._evaluate(*part) for part in together]
@@ -165,16 +166,16 @@ class _Problem:
         points = points.detach().requires_grad_()
         size = prod(self.shape)
         x = points[:, :size].view(-1, *self.shape)
-        places = rows % len(next(iter(self.held.values())))
+        indices = rows % len(next(iter(self.held.values())))
         if self.labels is None:
             labels = points[:, size:].softmax(1)
         else:
-            labels = F.one_hot(self.labels[places], self.classes).to(points)
-        held = {name: w[places] for name, w in self.held.items()}
+            labels = F.one_hot(self.labels[indices], self.classes).to(points)
+        held = {name: w[indices] for name, w in self.held.items()}
         values = vmap(self._mismatch)(x, labels, held)
         if self.smoothness:
             values = values + self.smoothness * total_variation(x)
-        (gradient,) = torch.autograd.grad(values.sum(), points)  # rows do not meet, so this is each row's own
+        (gradient,) = torch.autograd.grad(values.sum(), points)  # rows are independent, so this is each row's gradient
         return values.detach(), gradient
 
     def _mismatch(self, x: Tensor, label: Tensor, held: Weights) -> Tensor:
@@ -203,10 +204,9 @@ def _adam(
     box: tuple[Tensor, Tensor],
     look: Callable[[int, Tensor], None],
 ) -> tuple[Tensor, Tensor]:
-    """Adam, whose steps are each entry's own; returns the points and their 1 - cosine.
+    """The points after all steps of Adam, and their 1 - cosine; Adam treats every entry, so every row, by itself.
 
-    The rate falls tenfold after 3/8, 5/8 and 7/8 of the steps, the weight of the total variation evenly on its
-    logarithm.
+    The rate falls tenfold after 3/8, 5/8 and 7/8 of the steps; the weight of the total variation falls geometrically.
     """
     points, rows = start.clone(), torch.arange(len(start), device=start.device)
     optimizer = torch.optim.Adam([points], lr=attack.rate)

@@ -1,4 +1,4 @@
-"""L-BFGS on many functions at once: every row has its own history, its own line step and its own end.
+"""L-BFGS on many functions at once: every row has its own history, its own step size and its own end.
 
 The rows of a matrix are minimised side by side, so that one call of the objective serves all of them. The direction
 needs two passes over the history instead of one for every pair in it: with R the upper triangle of S'Y, D its diagonal
@@ -6,7 +6,7 @@ and gamma the scale of the newest pair, the two loops of the textbook are two tr
 
     R a = S'g,    R'c = D a - gamma Y'(g - Y a),    direction = -(gamma (g - Y a) + S c).
 
-A pair that is not used is a pair of zeros with 1 on the diagonal, which changes nothing.
+An unused pair is a pair of zeros with 1 on the diagonal, which changes nothing.
 """
 
 from collections.abc import Callable
@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(points (B, n), rows (B,)) -> values (B,) and gradients (B, n); `rows` says which rows of the start these are."""
+"""(points (B, n), rows (B,)) -> values (B,) and gradients (B, n); `rows` are the points' row numbers in the start."""
 
 INNER = 20
 """Iterations of one step, as in torch.optim.LBFGS."""
 SUFFICIENT = 1e-4
-"""Share of the decrease promised by the slope that a line step must bring."""
+"""Fraction of the decrease predicted by the slope that a step must bring."""
 SMALLEST = 2.0**-24
-"""A row whose line step falls below this has come as far as its precision lets it."""
+"""Step size below which a row has ended: its precision allows no more."""
 STALLED = 1e-3
-"""A row whose value falls by less than this share in a whole step has ended."""
+"""Relative decrease of a row's value in a whole step below which the row has ended."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where every row ended: points (B, n), values (B,), and the iterations that were worked on each, (B,)."""
+    """The end of every row: its point, (B, n), its value, (B,), and its number of iterations, (B,)."""
 
     points: Tensor
     values: Tensor
@@ -49,12 +49,12 @@ def minimise(
 ) -> Minimum:
     """Take `steps` steps of INNER iterations from every row of start, (B, n).
 
-    A trial point that does not decrease its row's value enough is taken back and tried nearer in the next iteration,
-    while the other rows go on. Rows that have ended are no longer evaluated.
+    A trial point that does not decrease its row's value enough is rejected, and the row tries a smaller step in the
+    next iteration, while the other rows go on. Rows that have ended are no longer evaluated.
 
     Args:
-        learning_rate: the first line step that is tried.
-        history: pairs that are remembered.
+        learning_rate: the first step size that is tried.
+        history: the number of pairs that are kept.
         enough: a row has ended when its value is no larger, one number or (B,).
         on_step: called with the number of the step, from 1, and all points (B, n).
     """
@@ -97,13 +97,13 @@ class _Search:
         self.newest = -1
         self.filled = 0
 
-    def keep(self, places: Tensor) -> None:
+    def keep(self, indices: Tensor) -> None:
         """Go on with these rows alone."""
         for name in ("rows", "point", "value", "gradient", "going", "direction", "line", "scale", "s", "y", "sy", "yy"):
-            setattr(self, name, getattr(self, name)[places])
+            setattr(self, name, getattr(self, name)[indices])
 
     def advance(self) -> None:
-        """Try one point in every row; take it where it is good enough."""
+        """Try one point in every row, and accept it where the value decreases enough."""
         trial = self.point + self.line[:, None] * self.direction
         value, gradient = self.objective(trial, self.rows)
         slope = (self.gradient * self.direction).sum(1)
@@ -120,7 +120,7 @@ class _Search:
         self.going &= self.line > SMALLEST * self.learning_rate
 
     def _direction(self, moved: Tensor, bent: Tensor) -> Tensor:
-        """Remember a pair (s, y) and return the new direction, (B, n)."""
+        """Store a pair (s, y) and return the new direction, (B, n)."""
         curvature, square = (moved * bent).sum(1), (bent * bent).sum(1)
         usable = curvature > 1e-10 * square
         self.scale = torch.where(usable, curvature / square, self.scale)
@@ -129,12 +129,12 @@ class _Search:
         self.s[:, self.newest] = torch.where(usable[:, None], moved, 0.0)
         self.y[:, self.newest] = torch.where(usable[:, None], bent, 0.0)
         s, y = self.s[:, : self.filled], self.y[:, : self.filled]
-        left = torch.stack([self.gradient, self.y[:, self.newest]], 1)  # on the left: half the time of on the right
+        left = torch.stack([self.gradient, self.y[:, self.newest]], 1)  # half the time of a product from the right
         with_s, with_y = torch.bmm(left, s.mT).mT.double(), torch.bmm(left, y.mT).mT.double()
         self.sy[:, : self.filled, self.newest] = with_s[..., 1]
         self.yy[:, : self.filled, self.newest] = self.yy[:, self.newest, : self.filled] = with_y[..., 1]
 
-        oldest = (self.newest + 1) % self.filled  # a ring: its pairs are turned to the order of their age and back
+        oldest = (self.newest + 1) % self.filled  # a ring buffer: pairs are rolled into the order of age and back
         sy = self.sy[:, : self.filled, : self.filled].roll((-oldest, -oldest), (1, 2)).triu()
         diagonal = sy.diagonal(dim1=1, dim2=2)
         diagonal[diagonal == 0] = 1.0

@@ -1,6 +1,6 @@
-"""How near a reconstruction comes: PSNR, SSIM, MSE and label hits, each with an interval over the pictures.
+"""Measures of a reconstruction: PSNR, SSIM, MSE and label hits, each with an interval over the pictures.
 
-Pictures are (n, channels, height, width) with values from 0 to 1; what lies outside is cut off first.
+Pictures are (n, channels, height, width) with values from 0 to 1; reconstructions are clamped to that first.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEAST_ERROR = 1e-10
-"""Mean squared errors below this count as this: 100 dB."""
+"""Smallest mean squared error that is told from zero: 100 dB."""
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 WINDOW = 11
-"""Side of the Gaussian window of SSIM, less where the picture is smaller."""
+"""Side of the Gaussian window of SSIM; smaller where the picture is smaller."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number over several pictures and its 95 % interval; no interval for a single picture."""
+    """An estimate over several pictures with its 95 % interval; a single picture has no interval."""
 
     value: float
     low: float | None = None
@@ -44,8 +44,8 @@ def ssim(found: Tensor, truth: Tensor) -> Tensor:
     """(n,) mean structural similarity (Wang et al. 2004), Gaussian window with a standard deviation of 1.5 pixels."""
     found = found.clamp(0, 1)
     side = min(WINDOW, *truth.shape[2:])
-    places = torch.arange(side, dtype=truth.dtype, device=truth.device) - (side - 1) / 2
-    bell = (-places.square() / (2 * 1.5**2)).exp()
+    offsets = torch.arange(side, dtype=truth.dtype, device=truth.device) - (side - 1) / 2
+    bell = (-offsets.square() / (2 * 1.5**2)).exp()
     channels = truth.shape[1]
     window = (torch.outer(bell, bell) / bell.sum() ** 2).expand(channels, 1, side, side)
 
@@ -63,7 +63,7 @@ def ssim(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def constant_colour(truth: Tensor) -> Tensor:
-    """The best picture of a single colour: each channel's mean. Whoever does worse has learnt less than a colour."""
+    """The best picture of a single colour, each channel's mean: an attack that does worse has found not even that."""
     return truth.mean((2, 3), keepdim=True).expand_as(truth)
 
 
@@ -78,8 +78,8 @@ def median(values: Tensor) -> Estimate:
     return Estimate(float(np.median(drawn)), float(low), float(high))
 
 
-def share(hits: Tensor) -> Estimate:
-    """The share of hits among pictures, (n,) of booleans, with Wilson's interval."""
+def proportion(hits: Tensor) -> Estimate:
+    """The proportion of hits among pictures, (n,) booleans, with Wilson's interval."""
     from scipy.stats import binomtest  # here, because it is slow to import
 
     count, total = int(hits.sum()), len(hits)

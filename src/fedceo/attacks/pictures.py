@@ -1,4 +1,4 @@
-"""Reconstructions as a grid: a row for each picture, from the truth over the start to the end, PSNR underneath."""
+"""A grid of reconstructions: a row for each picture, from the truth over the start to the end, with PSNR below."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ MOST_ROWS = 8
 
 
 def grid_figure(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], title: str) -> "Figure":
-    """A row for each of the first 8 records.
+    """A figure with a row for each of the first 8 records.
 
     Args:
         truth: (n, channels, height, width) from 0 to 1.
-        path: step -> (n, channels, height, width), from 0, the start.
-        names: what each row is called.
+        path: step -> (n, channels, height, width); step 0 is the start.
+        names: the label of each row.
     """
     from matplotlib.figure import Figure  # here, because it is slow to import
 
@@ -30,15 +30,15 @@ def grid_figure(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str],
         shown = truth if step is None else path[step]
         decibels = psnr(shown, truth)
         for row in range(rows):
-            place = axes[row, column]
-            place.imshow(_pixels(shown[row]), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            place.set_xticks([])
-            place.set_yticks([])
-            place.set_xlabel("" if step is None else f"{float(decibels[row]):.1f} dB", fontsize=7, labelpad=2)
+            panel = axes[row, column]
+            panel.imshow(_pixels(shown[row]), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            panel.set_xticks([])
+            panel.set_yticks([])
+            panel.set_xlabel("" if step is None else f"{float(decibels[row]):.1f} dB", fontsize=7, labelpad=2)
             if row == 0:
-                place.set_title(_heading(step, max(path)), fontsize=8)
+                panel.set_title(_heading(step, max(path)), fontsize=8)
             if column == 0:
-                place.set_ylabel(names[row], fontsize=7)
+                panel.set_ylabel(names[row], fontsize=7)
     figure.suptitle(title, fontsize=9)
     return figure
 
@@ -52,6 +52,6 @@ def _heading(step: int | None, last: int) -> str:
 
 
 def _pixels(picture: Tensor) -> object:
-    """(channels, height, width) as matplotlib takes it; all but colour pictures are shown as the mean of channels."""
+    """A picture (channels, height, width) as matplotlib takes it; without three channels it is shown as their mean."""
     picture = picture.detach().cpu().clamp(0, 1)
     return (picture.permute(1, 2, 0) if len(picture) == 3 else picture.mean(0)).numpy()

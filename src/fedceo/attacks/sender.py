@@ -1,8 +1,8 @@
 """A client that trains on one record, as an attacker who knows model, weights and learning rate can compute it.
 
-What such a client sends, divided by the learning rate, is g = (w_start - w_trained) / eta: the gradient itself after
+Divided by the learning rate, the update of such a client is g = (w_start - w_trained) / eta: the gradient itself after
 one step, the sum of the velocities after several. `Sender.update` is g as a differentiable function of the record,
-which is all that the attacks need.
+and nothing else is needed for an attack.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class Sender:
     """A one-record client.
 
     Attributes:
-        model: returns logits.
-        weights: what the client starts from, name -> (...).
+        model: a module that returns logits.
+        weights: the weights from which the client starts, name -> (...).
         learning_rate: eta.
-        steps: local steps on the record.
-        momentum: of the client's SGD.
+        steps: the number of local steps on the record.
+        momentum: the momentum of the client's SGD.
     """
 
     model: nn.Module
@@ -33,7 +33,7 @@ class Sender:
     momentum: float = 0.0
 
     def gradient(self, weights: Weights, x: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """Of the cross-entropy of one record; x: (*shape), label: (classes,) probabilities."""
+        """The gradient of the cross-entropy of one record; x: (*shape), label: (classes,) probabilities."""
 
         def loss(weights: Weights) -> Tensor:
             logits = functional_call(self.model, dict(weights), (x.unsqueeze(0),))
@@ -42,7 +42,7 @@ class Sender:
         return grad(loss)(dict(weights))
 
     def update(self, x: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """g of one record, name -> (...)."""
+        """The update g of one record, name -> (...)."""
         weights, velocity = dict(self.weights), self.gradient(self.weights, x, label)
         total = velocity
         for _ in range(self.steps - 1):
@@ -53,5 +53,5 @@ class Sender:
         return total
 
     def updates(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """g of many clients of one record each: x (B, *shape), labels (B, classes) -> name -> (B, ...)."""
+        """The updates g of many clients of one record each: x (B, *shape), labels (B, classes) -> name -> (B, ...)."""
         return vmap(self.update)(x, labels)

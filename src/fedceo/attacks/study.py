@@ -1,4 +1,4 @@
-"""An attack on a simulation, beside a control that shows whether it works at all and a baseline that needs no attack.
+"""A study of an attack on a simulation, with a control, whether the attack works at all, and a baseline without any.
 
 study = run_study(simulation, Attack("dlg"), "T1", choose(simulation, images=32))
 study.result["rows"], study.draw(folder)
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER = ((25, 1.0), (50, 1.5), (100, 2.0))
-"""The paper's figure: index of the picture and noise multiplier, each attacked for 300 steps at a rate of 0.01."""
+"""The paper's figure: index of the record and noise multiplier, each attacked for 300 steps at a rate of 0.01."""
 PAPER_RATE = 0.01
 
 
 @dataclass(frozen=True)
 class Study:
-    """What attacks found.
+    """The results of a study.
 
     Attributes:
-        result: settings and a row for each of baseline, control and attack; what attack.json holds.
+        result: settings and a row for each of baseline, control and attack: the content of attack.json.
         truth: (n, channels, height, width) from 0 to 1.
-        paths: row -> step -> pictures like truth, from 0, the start.
+        paths: row -> step -> pictures like truth; step 0 is the start.
     """
 
     result: dict[str, Any]
@@ -50,7 +50,7 @@ class Study:
     def grid(self, name: str) -> "Figure":
         """The pictures of one row, control or attack, on their way from the start to the end."""
         row = next(each for each in self.result["rows"] if each["name"] == name)
-        names = [f"record {place}" for place in self.result["records"]]
+        names = [f"record {index}" for index in self.result["records"]]
         title = f"{self.result['attack']} on {self.result['data']}, {name}: {row['holds']}"
         return grid_figure(self.truth, self.paths[name], names, title)
 
@@ -59,18 +59,18 @@ class Study:
         files = []
         for name in self.paths:
             files.append(folder / f"{name}.png")
-            unfinished = folder / f"{name}.png.part"  # a picture appears whole or not at all
+            unfinished = folder / f"{name}.png.part"  # a picture file appears complete or not at all
             self.grid(name).savefig(unfinished, format="png")
             unfinished.replace(files[-1])
         return files
 
 
 def choose(simulation: Simulation, images: int = 32, index: list[int] | None = None) -> list[int]:
-    """Places of training records: those of `index`, or so many drawn with the experiment's seed."""
+    """Indices of training records: those of `index`, or as many as `images`, drawn with the experiment's seed."""
     total = len(simulation.federation.y)
-    for place in index or []:
-        if not 0 <= place < total:
-            raise UsageError(f"--index: {place}, expected 0 to {total - 1}")
+    for given in index or []:
+        if not 0 <= given < total:
+            raise UsageError(f"--index: {given}, expected 0 to {total - 1}")
     if index:
         return index
     if not 1 <= images <= total:
@@ -78,12 +78,12 @@ def choose(simulation: Simulation, images: int = 32, index: list[int] | None = N
     return _generator(simulation).permutation(total)[:images].tolist()
 
 
-def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[int], *, control: bool = True) -> Study:
-    """Attack the records at `places` of the training data.
+def run_study(simulation: Simulation, attack: Attack, holds: str, indices: list[int], *, control: bool = True) -> Study:
+    """Attack the training records with these indices.
 
-    The control attacks the same records without privacy: what the client would have sent unclipped and unnoised or,
-    under T0, the gradient at weights drawn anew, each tensor as large as the attacked one. T1 and T2 have the same:
-    whoever asks for both can leave one out.
+    The control attacks the same records without privacy: the client's update without clipping and noise or, under T0,
+    the gradient at weights drawn anew, each tensor as large as the attacked one. T1 and T2 have the same control, so
+    that a caller who asks for both can leave one out.
     """
     federation = simulation.federation
     if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
@@ -92,8 +92,8 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[i
     sender = make_sender(simulation, holds)
     dtype = next(iter(sender.weights.values())).dtype
     box = _box(simulation, dtype, raw=holds == "T0")
-    x = _inputs(simulation, places, box)
-    labels = federation.y[torch.tensor(places)].to(simulation.device)
+    x = _inputs(simulation, indices, box)
+    labels = federation.y[torch.tensor(indices)].to(simulation.device)
     truth = _pictures(x, box)
     rng = _generator(simulation)
 
@@ -119,7 +119,7 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, places: list[i
         row = _row(name, words, _pictures(found.x, box), truth, constant, found.labels == labels)
         rows.append(row | {"seconds": time.perf_counter() - start})
     found_out = {"rows": rows, "control_fails": control_fails(rows)}
-    return Study(_result(simulation, attack, holds, sender, places) | found_out, truth, paths)
+    return Study(_result(simulation, attack, holds, sender, indices) | found_out, truth, paths)
 
 
 def _row(
@@ -133,12 +133,12 @@ def _row(
         "over_constant": metrics.median(decibels - baseline).as_dict(),
         "ssim": metrics.median(metrics.ssim(found, truth)).as_dict(),
         "mse": metrics.median(metrics.mse(found, truth)).as_dict(),
-        "label_hit": None if hits is None else metrics.share(hits).as_dict(),
+        "label_hit": None if hits is None else metrics.proportion(hits).as_dict(),
         "psnr_of_each": decibels.tolist(),
     }
 
 
-def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, places: list[int]) -> dict[str, Any]:
+def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, indices: list[int]) -> dict[str, Any]:
     experiment = simulation.experiment
     return {
         "attack": attack.name,
@@ -157,13 +157,13 @@ def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, 
         "iterations": attack.steps,
         "learning_rate": attack.rate,
         "restarts": attack.restarts,
-        "records": places,
+        "records": indices,
         "versions": {"fedceo": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 
 
 def _box(simulation: Simulation, dtype: torch.dtype, raw: bool) -> tuple[Tensor, Tensor]:
-    """The darkest and the brightest record as inputs, each (*shape); raw: unnormalised, from 0 to 1."""
+    """The darkest and the brightest record as inputs of the model, each (*shape); raw: unnormalised, from 0 to 1."""
     x = simulation.federation.x
     if raw:
         lowest = torch.zeros(x.shape[1:], dtype=dtype, device=simulation.device)
@@ -174,16 +174,16 @@ def _box(simulation: Simulation, dtype: torch.dtype, raw: bool) -> tuple[Tensor,
     return lowest, highest
 
 
-def _inputs(simulation: Simulation, places: list[int], box: tuple[Tensor, Tensor]) -> Tensor:
-    """(n, *shape) records as the attacked model takes them, normalised or raw as the box is."""
+def _inputs(simulation: Simulation, indices: list[int], box: tuple[Tensor, Tensor]) -> Tensor:
+    """The inputs of the attacked model for some records, (n, *shape), normalised or raw as the box is."""
     x = simulation.federation.x
-    records = x[torch.tensor(places, dtype=torch.int64)].to(simulation.device, box[0].dtype)
+    records = x[torch.tensor(indices, dtype=torch.int64)].to(simulation.device, box[0].dtype)
     low, high = (0.0, 255.0) if x.dtype == torch.uint8 else (float(x.min()), float(x.max()))
     return box[0] + (records - low) / (high - low) * (box[1] - box[0])
 
 
 def _pictures(inputs: Tensor, box: tuple[Tensor, Tensor]) -> Tensor:
-    """Inputs as pictures from 0 to 1."""
+    """The inputs as pictures from 0 to 1."""
     return (inputs - box[0]) / (box[1] - box[0])
 
 

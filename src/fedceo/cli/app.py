@@ -81,8 +81,9 @@ def run(
     from fedceo.simulation.folder import free_folder
     from fedceo.simulation.runs import resume as resume_run
     from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal import progress as screen
     from fedceo.terminal.monitor import Meter, events
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.results import show_run
 
     place = elsewhere(engine, workers, ray_address, gpus_per_worker)
     if resume is not None:
@@ -106,7 +107,7 @@ def run(
 
     rounds, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
     aside = redirect_stdout(sys.stderr) if place else nullcontext()  # Ray prints there when a worker dies
-    with aside, stopping() as should_stop, screen.progress(rounds, name, quiet=as_json) as advance:
+    with aside, stopping() as should_stop, progress(rounds, name, quiet=as_json) as advance:
         watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
 
         def tell(record: dict[str, Any]) -> None:
@@ -119,7 +120,7 @@ def run(
     if as_json:
         print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
     else:
-        screen.show_run(finished, folder)
+        show_run(finished, folder)
     if not finished.finished:
         sys.exit(130)
 
@@ -133,20 +134,21 @@ def demo(
     from fedceo.experiment.catalogue import demo_experiments
     from fedceo.simulation.folder import free_folder
     from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.results import show_comparison, show_run
 
     folder = free_folder(out)
     runs = {}
     for name, experiment in demo_experiments().items():
-        with stopping() as should_stop, screen.progress(experiment.train.rounds, name, quiet=as_json) as advance:
+        with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
             runs[name] = run_experiment(experiment, out=folder / name, on_round=advance, should_stop=should_stop)
         if not runs[name].finished:
-            screen.show_run(runs[name], folder / name)
+            show_run(runs[name], folder / name)
             sys.exit(130)
     if as_json:
         print(json.dumps({name: each.result for name, each in runs.items()}))
     else:
-        screen.show_comparison(runs, folder)
+        show_comparison(runs, folder)
 
 
 @app.command()
@@ -156,7 +158,7 @@ def show(
 ) -> None:
     """Print a finished run."""
     from fedceo.simulation.folder import RunFolder
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.results import show_result
 
     run_folder = RunFolder(folder)
     experiment = run_folder.experiment()
@@ -167,7 +169,7 @@ def show(
     if as_json:
         print(json.dumps(run_folder.result()))
     else:
-        screen.show_result(run_folder.result(), folder)
+        show_result(run_folder.result(), folder)
 
 
 @app.command()
@@ -194,12 +196,12 @@ def partition(
 def list_(as_json: Json = False) -> None:
     """List methods, models, data sets and experiment files."""
     from fedceo.experiment.catalogue import inventory
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.inventory import show_inventory
 
     if as_json:
         print(json.dumps(inventory()))
     else:
-        screen.show_inventory(inventory())
+        show_inventory(inventory())
 
 
 def elsewhere(engine: str, count: int | None, address: str | None, gpus: float | None) -> "Workers | None":

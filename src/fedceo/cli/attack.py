@@ -1,8 +1,8 @@
-"""`fedceo attack`: what an attacker can reconstruct of a client's record."""
+"""`fedceo attack`: reconstructions of a client's record by an attacker."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,7 @@ def attack(
 
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
     from fedceo.simulation.folder import free_folder, write_whole
+    from fedceo.terminal.studies import show_attack
 
     if preset not in (None, "paper"):
         raise UsageError(f'--preset: unknown preset {preset!r}, the only one is "paper"')
@@ -40,16 +41,16 @@ def attack(
     if preset is not None:
         settings = Attack(name, 300, PAPER_RATE)
         plans = [
-            (Path(f"record-{place}-sigma-{sigma}"), [f"privacy.noise_multiplier={sigma}"], [place])
-            for place, sigma in PAPER
+            (Path(f"record-{record}-sigma-{sigma}"), [f"privacy.noise_multiplier={sigma}"], [record])
+            for record, sigma in PAPER
         ]
     folder = out or free_folder(Path("runs") / "attacks" / (target.stem or "here"))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: not an empty folder")
     results = []
-    for within, changes, places in plans:
+    for within, changes, indices in plans:
         simulation = _simulation(target, [*(overrides or []), *changes])
-        chosen = choose(simulation, images, places)
+        chosen = choose(simulation, images, indices)
         with Console(stderr=True).status(f"attacking {len(chosen)} records, first without privacy"):
             study = run_study(simulation, settings, holds.upper(), chosen)
         (folder / within).mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def attack(
         study.draw(folder / within)
         results.append(study.result)
         if not as_json:
-            _show(study.result)
+            show_attack(study.result)
     if as_json:
         print(json.dumps({"folder": str(folder), "studies": results}))
     else:
@@ -65,7 +66,7 @@ def attack(
 
 
 def _simulation(target: Path, overrides: list[str]) -> "Simulation":
-    """At the initial weights of an experiment file, or after the last round of a run."""
+    """The simulation at the initial weights of an experiment file, or after the last round of a run."""
     from fedceo.experiment.file import load_experiment
     from fedceo.methods.base import State
     from fedceo.simulation.folder import RunFolder
@@ -81,39 +82,3 @@ def _simulation(target: Path, overrides: list[str]) -> "Simulation":
     clip = next((r["clip"] for r in reversed(run.history) if "clip" in r), simulation.clip)
     simulation.restore(State(run.weights), run.result["rounds"], clip)
     return simulation
-
-
-def _show(result: dict[str, Any]) -> None:
-    """The table of one study, and what it does not say."""
-    from fedceo.attacks.control import CONTROL_FAILS, control_fails
-    from fedceo.terminal.progress import console
-    from fedceo.terminal.tables import Column, show_table
-
-    out = console()
-    out.print(
-        f"{result['attack']} on {len(result['records'])} records of {result['data']}, {result['model']} after "
-        f"{result['rounds_trained']} rounds: {result['iterations']} steps, {result['restarts']} restarts"
-    )
-    out.print(
-        f"regime: {result['regime']}, noise multiplier {result['noise_multiplier']:g}, clip {result['clip']:g}, "
-        f"cohort {result['cohort']}, {result['local_steps']} local steps, seed {result['seed']}"
-    )
-    digits = {"psnr": 1, "over_constant": 1, "ssim": 2, "mse": 4, "label_hit": 2}
-    rows = [
-        [row["name"], row["holds"], *(_estimate(row[key], places) for key, places in digits.items()),
-         f"{row['seconds']:.0f}" if "seconds" in row else ""]
-        for row in result["rows"]
-    ]  # fmt: skip
-    columns = (Column("", "name"), Column("the attacker holds", "words"), "PSNR, dB", "over the colour, dB", "SSIM",
-               "MSE", "label hit", "seconds")  # fmt: skip
-    show_table(out, columns, rows, title="medians over records with 95 % intervals")
-    if control_fails(result["rows"]):
-        out.print(CONTROL_FAILS)
-
-
-def _estimate(found: dict[str, float | None] | None, digits: int) -> str:
-    if found is None:
-        return "-"
-    if found["low"] is None:
-        return f"{found['value']:.{digits}f}"
-    return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"

@@ -18,25 +18,29 @@ Root = Annotated[str | None, typer.Option(help="The folder of data sets; left ou
 @app.command("list")
 def list_(root: Root = None, as_json: Json = False) -> None:
     """Say which data sets are there, and where the others are looked for."""
-    from fedceo.data import DATASETS, data_root
-    from fedceo.terminal import progress as screen
+    from fedceo.data import DATASETS, data_root, known
+    from fedceo.terminal.inventory import show_data
 
     rows = [
-        {"name": name, "missing": data.missing(data_root(root)), "where": data.where, "description": data.description}
-        for name, data in DATASETS.items()
+        {
+            "name": name,
+            "missing": known(name).missing(data_root(root)),
+            "where": known(name).where,
+            "description": description,
+        }
+        for name, description in DATASETS.descriptions.items()
     ]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
-        screen.show_data(rows, data_root(root))
+        show_data(rows, data_root(root))
 
 
 @app.command()
 def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
     """Check a data set's files against their published checksums, and read them."""
-    from fedceo.data import data_root
-    from fedceo.data.sources import known
-    from fedceo.terminal import progress as screen
+    from fedceo.data import data_root, known
+    from fedceo.terminal.inventory import show_checked
 
     data = known(name)
     checked = data.check(data_root(root))
@@ -44,7 +48,7 @@ def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        screen.show_checked(rows)
+        show_checked(rows)
     wrong = [each for each in checked if each.published not in (None, each.md5)]
     if wrong:
         raise UsageError(f"{wrong[0].path}: {wrong[0].verdict}, found {wrong[0].md5}")
@@ -57,13 +61,12 @@ def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
 @app.command()
 def get(name: Name, root: Root = None) -> None:
     """Fetch a data set from its authors' address, check it, and put it where it is looked for."""
-    from fedceo.data import data_root
+    from fedceo.data import data_root, known
     from fedceo.data.download import get as fetch
-    from fedceo.data.sources import known
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.progress import downloads
 
     folder = data_root(root)
-    with screen.downloads() as on_progress:
+    with downloads() as on_progress:
         files: list[Path] = fetch(known(name), folder, on_progress)
     for path in files:
         print(path)

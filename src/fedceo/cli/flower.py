@@ -1,4 +1,4 @@
-"""`fedceo flower`: from an experiment file to a federation of machines."""
+"""`fedceo flower`: a federation of machines from an experiment file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ app = typer.Typer(help="Federations of machines, on Flower.", no_args_is_help=Tr
 
 @app.callback()
 def _group() -> None:
-    """Keeps `new` a command of its own while it is the only one."""
+    """Typer makes a single command the whole program unless there is a callback."""
 
 
 @app.command()
@@ -20,7 +20,7 @@ def new(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a field: section.field=value.")] = None,
 ) -> None:
     """Write a Flower app that runs an experiment, with a hook for records of your own."""
-    import fedceo.deploy.flower  # noqa: F401, says so where Flower is missing
+    import fedceo.deploy.flower  # noqa: F401, raises the error for a missing Flower
     from fedceo.deploy.new import write_app
     from fedceo.experiment.file import load_experiment
 

@@ -72,11 +72,12 @@ def account(
     if as_json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
         return
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.results import show_privacy
+    from fedceo.terminal.tables import console
 
     if noise is not None:
-        screen.console().print(f"noise multiplier {noise}", highlight=False)
-    screen.show_privacy([row.as_dict() for row in rows], screen.console())
+        console().print(f"noise multiplier {noise}", highlight=False)
+    show_privacy([row.as_dict() for row in rows], console())
 
 
 @app.command()
@@ -125,9 +126,9 @@ def calibrate(
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.studies import show_calibration
 
-    screen.show_calibration(found, epsilon)
+    show_calibration(found, epsilon)
 
 
 @app.command()
@@ -161,9 +162,9 @@ def audit(
     if as_json:
         print(text)
     else:
-        from fedceo.terminal import progress as screen
+        from fedceo.terminal.studies import show_audit
 
-        screen.show_audit(shown)
+        show_audit(shown)
     if report.refuted:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""`fedceo report`."""
+"""`fedceo report`: one page about runs."""
 
 from pathlib import Path
 from typing import Annotated

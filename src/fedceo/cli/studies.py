@@ -27,12 +27,13 @@ def sweep(
     from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
     from fedceo.studies.table import rows_of, to_csv, to_latex, to_markdown
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.studies import show_sweep
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
     cells = find_cells(target, seeds, overrides or [], grid or [], out)
     errors: dict[int, str] = {}
-    with screen.progress(len(cells), "runs", quiet=as_json) as advance:
+    with progress(len(cells), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
@@ -49,7 +50,7 @@ def sweep(
     if as_json:
         print(json.dumps({"folder": str(out), "rows": rows, "failed": failed}))
     else:
-        screen.show_sweep(rows, out)
+        show_sweep(rows, out)
     for line in failed:
         print(f"fedceo: {line}", file=sys.stderr)
     if failed:
@@ -72,7 +73,8 @@ def tune(
     from fedceo.studies.cells import combinations, experiment_files
     from fedceo.studies.tune import tune as tune_one
     from fedceo.studies.tune import tune_on_grid
-    from fedceo.terminal import progress as screen
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.studies import show_tuned
 
     if not grid and (rounds is not None or finalists > 1 or jobs is not None):
         raise UsageError("--rounds, --finalists, --jobs: only with --grid, whose trials do not wait for each other")
@@ -88,7 +90,7 @@ def tune(
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
-        with screen.progress(total, "trials", quiet=as_json) as advance:
+        with progress(total, "trials", quiet=as_json) as advance:
             count = itertools.count(1)
 
             failed: list[str] = []
@@ -104,7 +106,7 @@ def tune(
     else:
         for name, experiment in experiments.items():
             scores: list[float] = []
-            with screen.progress(trials, name, quiet=as_json) as advance:
+            with progress(trials, name, quiet=as_json) as advance:
 
                 def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
                     scores.append(score)  # noqa: B023 - called before the loop goes on
@@ -118,4 +120,4 @@ def tune(
     if as_json:
         print(json.dumps(found))
     else:
-        screen.show_tuned(found)
+        show_tuned(found)

@@ -4,12 +4,11 @@ from fedceo.data.arrays import from_arrays
 from fedceo.data.build import build_federation, data_root, federate
 from fedceo.data.federation import Federation
 from fedceo.data.picture import draw_partition, label_counts
+from fedceo.data.registry import DATASETS, known, load_source
 from fedceo.data.source import Source
-from fedceo.data.sources import DATASETS, DESCRIPTIONS, load_source
 
 __all__ = [
     "DATASETS",
-    "DESCRIPTIONS",
     "Federation",
     "Source",
     "build_federation",
@@ -17,6 +16,7 @@ __all__ = [
     "draw_partition",
     "federate",
     "from_arrays",
+    "known",
     "label_counts",
     "load_source",
 ]

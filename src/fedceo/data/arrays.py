@@ -28,16 +28,16 @@ def from_arrays(
     test_y: npt.ArrayLike | None = None,
     name: str = "arrays",
 ) -> Source:
-    """Check and take over records of the user's own.
+    """A source made from the user's own arrays, which are checked and copied.
 
     Args:
         x: (records, ...). uint8 are pixels, (records, height, width) or (records, channels, height, width), and stay
             uint8; all other numbers become float32.
         y: (records,) integer labels, counted from 0.
-        client: (records,) integers or strings: whose record it is.
-        test_x, test_y: the public test set. Left out, a fixed fifth of the records is; where there are client ids,
-            that is put off until it is known whether the clients are the natural ones, who hold out their own.
-        name: what the data is called in tables and errors.
+        client: (records,) integers or strings: the natural client of each record.
+        test_x, test_y: the public test set. Left out, it is a fixed fifth of the records; data with client ids is
+            divided later, when it is known whether its natural clients hold out records of their own.
+        name: the data's name in tables and errors.
     """
     if (test_x is None) != (test_y is None):
         raise UsageError(f"{name}: test_x and test_y must be given together")
@@ -59,7 +59,7 @@ def from_arrays(
 
 
 def read_npz(path: Path) -> Source:
-    """The arrays x, y and, where present, client, test_x and test_y of a .npz file; nothing in it is unpickled."""
+    """A source from the arrays x, y and, where present, client, test_x and test_y of a .npz file; no unpickling."""
     try:
         with path.open("rb") as stream:  # numpy leaves a broken file open when it opens it itself
             file = np.load(stream, allow_pickle=False)
@@ -85,7 +85,7 @@ def _values(given: npt.ArrayLike, where: str) -> Tensor:
     if array.dtype.kind not in "fiub" or array.ndim < 2 or 0 in array.shape[1:]:
         raise UsageError(f"{where}: expected numbers, (records, ...), got {array.dtype} {array.shape}")
     if array.dtype != np.uint8:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is refused
+        with np.errstate(over="ignore"):  # a number too large for float32 becomes Inf, which is refused
             return torch.from_numpy(np.array(array, np.float32, order="C"))
     images = torch.from_numpy(np.array(array, order="C"))
     return images.unsqueeze(1) if images.ndim == 3 else images

@@ -1,4 +1,4 @@
-"""Who holds which records, for any number of clients: sequences of places that cost memory for records, not clients."""
+"""Assignments of records to clients, whose memory grows with the records and not with the number of clients."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -9,11 +9,12 @@ from torch import Tensor
 
 
 class Assignment(Sequence[Tensor]):
-    """Every client's places, one client after another in a single tensor."""
+    """The indices of every client's records, one client after another in a single tensor."""
 
-    def __init__(self, hands: Sequence[Tensor]) -> None:
-        self.sizes = torch.tensor([len(hand) for hand in hands], dtype=torch.int64)
-        self.places = torch.cat([torch.empty(0, dtype=torch.int64), *hands])
+    def __init__(self, indices: Sequence[Tensor]) -> None:
+        """indices: for each client, the indices of its records."""
+        self.sizes = torch.tensor([len(each) for each in indices], dtype=torch.int64)
+        self.indices = torch.cat([torch.empty(0, dtype=torch.int64), *indices])
         self._ends = [0, *torch.cumsum(self.sizes, 0).tolist()]
 
     def __len__(self) -> int:
@@ -27,23 +28,23 @@ class Assignment(Sequence[Tensor]):
         numbers = range(len(self))[client]
         if isinstance(numbers, range):
             return [self[number] for number in numbers]
-        return self.places[self._ends[numbers] : self._ends[numbers + 1]]
+        return self.indices[self._ends[numbers] : self._ends[numbers + 1]]
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """What tells it from others."""
-        return self.places, self.sizes
+        """The tensors that determine the assignment; a federation's digest takes them in."""
+        return self.indices, self.sizes
 
 
 class Resampled(Sequence[Tensor]):
-    """Each client holds a fixed number of records drawn from a pool without replacement, anew for every client.
+    """An assignment in which each client draws a fixed number of records from a pool, without replacement.
 
-    Nothing is stored: a client's places are drawn from the seed whenever they are asked for, so that a million clients
+    Nothing is stored: a client's indices are drawn from the seed whenever they are asked for, so that a million clients
     cost nothing. Two clients may hold the same record.
     """
 
     def __init__(self, pool: Tensor, clients: int, records: int, seed: int) -> None:
-        """pool: places to draw from; records: how many each client holds."""
+        """pool: indices of the records to draw from; records: how many each client holds."""
         self.pool, self.clients, self.records, self.seed = pool, clients, records, seed
 
     def __len__(self) -> int:
@@ -63,10 +64,10 @@ class Resampled(Sequence[Tensor]):
 
     @property
     def sizes(self) -> Tensor:
-        """(N,) without N numbers in memory."""
+        """(N,) numbers of records, without N numbers in memory."""
         return torch.tensor(self.records).expand(self.clients)
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """What tells it from others."""
+        """The tensors that determine the assignment; a federation's digest takes them in."""
         return self.pool, torch.tensor([self.clients, self.records, self.seed])

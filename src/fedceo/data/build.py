@@ -1,4 +1,4 @@
-"""From the experiment's [data] section to a federation."""
+"""The federation that an experiment's [data] section describes."""
 
 import os
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from fedceo.data.arrays import read_npz
 from fedceo.data.assignment import Assignment, Resampled
 from fedceo.data.federation import Federation
 from fedceo.data.hub import PREFIX, load_hub
-from fedceo.data.partition import deal
-from fedceo.data.source import HELD_OUT, Places, Source, hold_out
-from fedceo.data.sources import load_source
+from fedceo.data.partition import assign_records
+from fedceo.data.registry import load_source
+from fedceo.data.source import HELD_OUT, Integers, Source, hold_out
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
 
 def build_federation(settings: Data, seed: int) -> Federation:
-    """Load what the settings name, a registered data set, one of the hub or a .npz file, and deal it to clients."""
+    """Load the data that the settings name (a registered data set, one of the hub or a .npz file) and federate it."""
     return federate(_load(settings), settings, seed)
 
 
@@ -36,7 +36,7 @@ def _load(settings: Data) -> Source:
 
 
 def federate(source: Source, settings: Data, seed: int) -> Federation:
-    """Deal a data set to clients and keep each client's validation and local test records out of its training.
+    """Assign a data set's records to clients and keep validation and local test records out of training.
 
     Data without a test set gets one: natural clients, and those pooled from them, hold out records of their own, and
     the test set is their union; otherwise it is a fixed fifth of all records.
@@ -46,49 +46,50 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
     natural = settings.partition in ("natural", "pooled")
     test_x, test_y = source.test_x, source.test_y
     if len(test_y) == 0 and not natural:
-        kept, tested = (torch.from_numpy(places) for places in hold_out(len(source.y)))
+        kept, tested = (torch.from_numpy(indices) for indices in hold_out(len(source.y)))
         test_x, test_y = source.x[tested], source.y[tested]
         source = replace(source, x=source.x[kept], y=source.y[kept], client=None)
     if settings.partition == "resampled":
         return _resampled(replace(source, test_x=test_x, test_y=test_y), settings, seed)
     owners = None if source.client is None else source.client.numpy()
-    hands = deal(source.y.numpy(), owners, settings, seed)
+    assignment = assign_records(source.y.numpy(), owners, settings, seed)
 
     untested = len(test_y) == 0
     if settings.local_test_from == "test":
         if untested:
             raise UsageError(f'data.local_test_from: "test", but {source.name} has no public test set')
-        train, validation, _ = _carve(hands, settings.validation, 0.0, seed)
-        local_test = _drawn(hands, source.y.numpy(), test_y.numpy(), settings.local_test, seed)
+        train, validation, _ = _split_clients(assignment, settings.validation, 0.0, seed)
+        local_test = _draw_local_tests(assignment, source.y.numpy(), test_y.numpy(), settings.local_test, seed)
         source = replace(source, test_x=test_x, test_y=test_y)
         return _federation(
             source, Assignment(train), torch.cat(validation), Assignment(local_test), local_test_from="test"
         )
-    share = settings.local_test or (HELD_OUT if untested else 0.0)
-    train, validation, local_test = _carve(hands, settings.validation, share, seed)
+    fraction = settings.local_test or (HELD_OUT if untested else 0.0)
+    train, validation, local_test = _split_clients(assignment, settings.validation, fraction, seed)
     if untested:
         union = torch.cat(local_test)
         if len(union) == 0:
             raise UsageError(f"{source.name}: no test set, and its clients have too few records to hold any out")
         test_x, test_y = source.x[union], source.y[union]
-    shown = local_test if settings.local_test else [places[:0] for places in local_test]
+    shown = local_test if settings.local_test else [indices[:0] for indices in local_test]
     source = replace(source, test_x=test_x, test_y=test_y)
     return _federation(source, Assignment(train), torch.cat(validation), Assignment(shown))
 
 
 def _resampled(source: Source, settings: Data, seed: int) -> Federation:
-    """Clients that each draw their records from all that are not kept for validation."""
+    """A federation whose clients each draw their records from all that are not kept for validation."""
     assert settings.clients is not None and settings.records is not None
     order = torch.from_numpy(np.random.default_rng([seed, 0xDA7A]).permutation(len(source.y)))
     validation, pool = order.tensor_split([round(settings.validation * len(order))])
     if settings.records > len(pool):
         raise UsageError(f"data.records: {settings.records}, more than the {len(pool)} records there are to draw from")
-    nothing = Resampled(pool, settings.clients, 0, seed)
-    return _federation(source, Resampled(pool, settings.clients, settings.records, seed), validation, nothing)
+    train = Resampled(pool, settings.clients, settings.records, seed)
+    no_local_test = Resampled(pool, settings.clients, 0, seed)
+    return _federation(source, train, validation, no_local_test)
 
 
 def _large_clients(source: Source, least: int) -> Source:
-    """The records of those natural clients who have at least so many."""
+    """The records of those natural clients who have at least `least`."""
     if source.client is None:
         raise UsageError(f"data.min_records: {least}, but {source.name} has no client ids")
     _, numbers, sizes = np.unique(source.client.numpy(), return_inverse=True, return_counts=True)
@@ -98,21 +99,23 @@ def _large_clients(source: Source, least: int) -> Source:
     return replace(source, x=source.x[kept], y=source.y[kept], client=source.client[kept])
 
 
-def _drawn(hands: list[Places], y: Places, test_y: Places, share: float, seed: int) -> list[Tensor]:
-    """For each client places in the test set, as many as a share of its records, in proportion to its labels.
+def _draw_local_tests(
+    assignment: list[Integers], y: Integers, test_y: Integers, fraction: float, seed: int
+) -> list[Tensor]:
+    """For each client, indices of test records: as many as a fraction of its records, with its proportions of labels.
 
-    Clients may draw the same ones, and each draws one only once.
+    Two clients may draw the same test record; one client draws it at most once.
     """
     by_label = {label: np.flatnonzero(test_y == label) for label in np.unique(test_y).tolist()}
-    counts = _shares(np.array([len(hand) for hand in hands]), share, spare=np.full(len(hands), len(test_y)))
-    places = []
-    for client, (hand, count) in enumerate(zip(hands, counts, strict=True)):
+    sizes, spare = np.array([len(indices) for indices in assignment]), np.full(len(assignment), len(test_y))
+    tests = []
+    for client, (indices, count) in enumerate(zip(assignment, _whole_records(sizes, fraction, spare), strict=True)):
         rng = np.random.default_rng([seed, 0xDA7A, 3, client])
-        labels, wanted = np.unique(y[rng.permutation(hand)[:count]], return_counts=True)
+        labels, wanted = np.unique(y[rng.permutation(indices)[:count]], return_counts=True)
         found = [by_label.get(label, test_y[:0]) for label in labels.tolist()]
         drawn = [rng.choice(each, min(n, len(each)), replace=False) for each, n in zip(found, wanted, strict=True)]
-        places.append(torch.from_numpy(np.concatenate([np.empty(0, np.int64), *drawn])))
-    return places
+        tests.append(torch.from_numpy(np.concatenate([np.empty(0, np.int64), *drawn])))
+    return tests
 
 
 def _federation(
@@ -138,29 +141,34 @@ def _federation(
     )
 
 
-def _carve(
-    hands: list[Places], validation: float, local_test: float, seed: int
+def _split_clients(
+    assignment: list[Integers], validation: float, local_test: float, seed: int
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Each client's records, shuffled, as training, validation and local test; one is always left to train on."""
-    rng = np.random.default_rng([seed, 0xDA7A, 1])  # apart from the deal, which no share may change
-    sizes = np.array([len(hand) for hand in hands])
-    tested = _shares(sizes, local_test, spare=sizes - 1)
-    validated = _shares(sizes, validation, spare=sizes - 1 - tested)
+    """Indices of each client's training, validation and local test records; one is always left to train on."""
+    rng = np.random.default_rng([seed, 0xDA7A, 1])  # its own stream: a fraction must not change the partition
+    sizes = np.array([len(indices) for indices in assignment])
+    tested = _whole_records(sizes, local_test, spare=sizes - 1)
+    validated = _whole_records(sizes, validation, spare=sizes - 1 - tested)
     parts = [
-        [torch.from_numpy(part) for part in np.split(rng.permutation(hand), [test, test + valid])]
-        for hand, test, valid in zip(hands, tested, validated, strict=True)
+        [torch.from_numpy(part) for part in np.split(rng.permutation(indices), [test, test + valid])]
+        for indices, test, valid in zip(assignment, tested, validated, strict=True)
     ]
     return [part[2] for part in parts], [part[1] for part in parts], [part[0] for part in parts]
 
 
-def _shares(sizes: Places, share: float, spare: Places) -> Places:
-    """A share of each client's records in whole records, rounded so that the sum over the clients who can spare some
-    is right: a tenth of four records, rounded by itself, is none for every client of a federation of small ones."""
+def _whole_records(sizes: Integers, fraction: float, spare: Integers) -> Integers:
+    """A fraction of each client's records as a whole number, rounded so that the sum over all clients is right.
+
+    Rounded client by client, a tenth of four records would be none for every client of a federation of small ones.
+
+    Args:
+        spare: the most that each client can give; a client that can spare none is left out of the sum.
+    """
     ends = np.cumsum(np.where(spare > 0, sizes, 0))
-    return np.minimum(np.diff(np.rint(share * ends), prepend=0).astype(np.int64), spare)
+    return np.minimum(np.diff(np.rint(fraction * ends), prepend=0).astype(np.int64), spare)
 
 
 def data_root(given: str | None = None) -> Path | None:
-    """The folder of downloaded data sets: the one given, or what the environment variable FEDCEO_DATA names."""
+    """The folder of downloaded data sets: the one given, or the one that the environment variable FEDCEO_DATA names."""
     named = given or os.environ.get("FEDCEO_DATA")
     return Path(named).expanduser() if named else None

@@ -1,6 +1,6 @@
-"""Data sets as they were read, in one memory-mapped file each, so that they are there at once the next time.
+"""A cache of data sets that have been read, one memory-mapped file each, so that the next run has them at once.
 
-A file's name carries the checksum of all that it was made from: changed source files are read anew.
+A cached file's name carries the checksum of the source files: changed source files are read anew.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ ABOUT = ("name", "classes", "mean", "std", "note")
 
 
 def cache_folder() -> Path:
-    """What the environment variable FEDCEO_CACHE names, or the user's cache folder on this platform."""
+    """The folder that the environment variable FEDCEO_CACHE names, or the user's cache folder on this platform."""
     named = os.environ.get("FEDCEO_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedceo", appauthor=False))
 
 
 def read_cached(key: str) -> Source | None:
-    """The source kept under a key, memory-mapped; none if it is not there or not whole."""
+    """The source cached under a key, memory-mapped; None if it is missing or damaged."""
     path = cache_folder() / f"{key}.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
@@ -37,7 +37,7 @@ def read_cached(key: str) -> Source | None:
 
 
 def keep(key: str, source: Source) -> None:
-    """Keep a source, whole or not at all; where the folder cannot be written, it is read anew every time."""
+    """Cache a source, whole or not at all; where the folder cannot be written, nothing is cached."""
     path = cache_folder() / f"{key}.safetensors"
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     tensors = {name: getattr(source, name) for name in TENSORS if getattr(source, name) is not None}

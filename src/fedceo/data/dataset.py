@@ -1,10 +1,12 @@
-"""What is known of a published data set: its files, how they are read, what their checksums must be."""
+"""Published data sets: their files, how they are read, which checksums they must have."""
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from fedceo.data.cache import keep, read_cached
 from fedceo.data.files import check_published, checked_md5, sha256_of
@@ -12,7 +14,7 @@ from fedceo.data.source import Source
 from fedceo.errors import UsageError
 
 LAYOUT = 1
-"""Counted up when a reader gives something else for the same files, so that what is in the cache is made anew."""
+"""Version of what the readers give for the same files; a higher number makes every cached data set be read anew."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,9 @@ class Download:
     """A file to fetch.
 
     Attributes:
-        address: where its authors publish it.
-        path: where it goes, below the folder of all data sets.
-        md5: its published checksum, of the file as it is sent.
+        address: the URL at which its authors publish it.
+        path: the path of the file below the folder of all data sets.
+        md5: the published checksum of the file as it is sent.
     """
 
     address: str
@@ -32,7 +34,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Checked:
-    """A file beside its checksums; `published` is none where nobody has published one."""
+    """A file with its checksum and the published one; `published` is None where nobody has published any."""
 
     path: Path
     size: int
@@ -46,32 +48,35 @@ class Checked:
         return "as published" if self.md5 == self.published else f"wrong checksum, published {self.published}"
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """A data set known by name.
+class DataSet(ABC):
+    """A data set that an experiment file can name.
 
     Attributes:
-        name: as in data.name.
-        description: one line for a list.
-        where: what to put where by hand.
-        find: from the folder of all data sets to the files of this one; an error says what is missing.
-        read: from those files to what they hold.
+        name: the name under which it is registered.
+        where: the files to put by hand, and the folder for them.
         published: file name to published MD5; a name without .gz speaks of the unpacked content.
-        downloads: what `fedceo data get` fetches; nothing where there is no file to fetch.
+        downloads: the files that `fedceo data get` fetches; empty where there is none to fetch.
     """
 
-    name: str
-    description: str
-    where: str
-    find: Callable[[Path | None], list[Path]]
-    read: Callable[[Sequence[Path]], Source]
-    published: Mapping[str, str] = field(default_factory=dict)
-    downloads: tuple[Download, ...] = ()
+    where: ClassVar[str]
+    published: ClassVar[Mapping[str, str]] = {}
+    downloads: ClassVar[tuple[Download, ...]] = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abstractmethod
+    def find(self, root: Path | None) -> list[Path]:
+        """The files of this data set below the folder of all data sets; an error says which is missing."""
+
+    @abstractmethod
+    def read(self, files: Sequence[Path]) -> Source:
+        """The records that those files hold."""
 
     def load(self, root: Path | None) -> Source:
         """The data set, from the cache if its files have been read before.
 
-        Files with a published checksum must have it. Nothing is kept of files that are refused.
+        A file must have its published checksum, if there is one. Files that are refused leave nothing in the cache.
         """
         files = self.find(root)
         if not files:
@@ -89,7 +94,7 @@ class DataSet:
         return source
 
     def missing(self, root: Path | None) -> str | None:
-        """What is not there of it, in one line; none where all its files are."""
+        """One line that names a missing file or folder; None where every file is there."""
         try:
             absent = [path for path in self.find(root) if not path.is_file()]
         except UsageError as error:
@@ -97,11 +102,11 @@ class DataSet:
         return f"{absent[0]}: no such file" if absent else None
 
     def check(self, root: Path | None) -> list[Checked]:
-        """Its files, each with its checksum."""
+        """The data set's files, each with its checksum."""
         files = self.find(root)
         sums = [checked_md5(path, self.published) for path in files]
         return [Checked(path, path.stat().st_size, *md5) for path, md5 in zip(files, sums, strict=True)]
 
     def _key(self, files: Sequence[Path]) -> str:
-        made_from = [f"layout {LAYOUT}", *(f"{path.name} {sha256_of(path)}" for path in files)]
-        return f"{self.name}-{hashlib.sha256(' '.join(made_from).encode()).hexdigest()[:24]}"
+        sources = [f"layout {LAYOUT}", *(f"{path.name} {sha256_of(path)}" for path in files)]
+        return f"{self.name}-{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:24]}"

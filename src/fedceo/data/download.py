@@ -1,5 +1,7 @@
-"""Fetching published files, with the optional extra fedceo[download]: pooch checks them, tries again, and puts a file
-in its place only when it is whole and right."""
+"""Downloads of published files, with the optional extra fedceo[download].
+
+Pooch compares checksums, tries again, and moves a file to its final path only when it is complete and correct.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +13,16 @@ from fedceo.errors import UsageError
 
 BLOCK = 2**16
 PATIENCE = 30
-"""Seconds that a server may be capped."""
+"""Seconds of silence after which a server is given up."""
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a file's name, the bytes that are there, and how many there will be, where the server says it."""
+"""A function of a file's name, the bytes received so far, and the total, None where the server does not say."""
 
 
 def get(data: DataSet, root: Path | None, on_progress: Progress = lambda name, done, total: None) -> list[Path]:
-    """Fetch a data set's files into the folder of all data sets; those that are there and right stay.
+    """Fetch a data set's files into the folder of all data sets; files that are there with the right checksum stay.
 
-    A download that was broken off goes on where it stopped, now or the next time, if the server can.
+    An interrupted download is resumed, at once or by the next call, if the server supports it.
     """
     if not data.downloads:
         raise UsageError(f"{data.name}: there is no file to fetch; what to put where: {data.where}")
@@ -46,7 +48,7 @@ def get(data: DataSet, root: Path | None, on_progress: Progress = lambda name, d
 
 
 class _Resuming:
-    """A downloader for pooch that keeps the part of a file that has come, and asks for the rest."""
+    """A downloader for pooch that keeps the received part of a file and asks for the rest."""
 
     def __init__(self, root: Path, download: Download, on_progress: Progress) -> None:
         self.part = (root / download.path).with_name(f"{Path(download.path).name}.part")
@@ -58,7 +60,7 @@ class _Resuming:
         done = self.part.stat().st_size if self.part.is_file() else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with requests.get(url, headers=headers, stream=True, timeout=PATIENCE) as answer:
-            if answer.status_code == 416:  # the part is not a part of what is there now
+            if answer.status_code == 416:  # the server's file is shorter than our part: it is another file
                 self.part.unlink()
             answer.raise_for_status()
             done = done if answer.status_code == 206 else 0

@@ -1,4 +1,4 @@
-"""A federation: who holds which records, and the public test set everybody is measured on."""
+"""A federation: clients with their records, and the public test set on which every method is measured."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from fedceo.data.assignment import Assignment, Resampled
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Records are stored once; clients are lists of places in them.
+    """Clients and their records; records are stored once, and a client is a list of indices into them.
 
     Attributes:
-        name: what the data is called in tables.
+        name: the data's name in tables.
         x: (records, *shape), uint8 pixels, float32 values, or int32 tokens.
         y: (records,) int64 labels from 0.
-        train: for each client, the places of the records it trains on: a list of tensors, or what holds many clients
-            in little memory (`Assignment`, `Resampled`).
-        validation: places of the records kept out of training to choose rounds by, all clients' together.
-        local_test: for each client, the places of the records its personal model is measured on; empty where none are
+        train: for each client, the indices of the records it trains on: a list of tensors, or an `Assignment` or
+            `Resampled`, which hold many clients in little memory.
+        validation: indices of the records of all clients that are kept out of training to choose the best round by.
+        local_test: for each client, the indices of the records its personal model is measured on; empty where none are
             kept.
         test_x, test_y: the public test set, like x and y.
         classes: number of labels.
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
-        local_test_from: what the places in local_test count in: "own", records of x kept out of training, or "test",
-            records of the public test set with labels like the client's.
+        local_test_from: the records to which local_test's indices point: "own", records of x kept out of training, or
+            "test", records of the public test set with labels like the client's.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Federation:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.train)
 
     @property
@@ -58,38 +58,38 @@ class Federation:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(N,) training records of each client."""
+        """(N,) numbers of training records."""
         if isinstance(self.train, Assignment | Resampled):
             return self.train.sizes
-        return torch.tensor([len(places) for places in self.train], dtype=torch.int64)
+        return torch.tensor([len(indices) for indices in self.train], dtype=torch.int64)
 
     @cached_property
     def has_local_test(self) -> bool:
         """Whether any client has test records of its own."""
         if isinstance(self.local_test, Resampled):
             return self.local_test.records > 0
-        return any(len(places) > 0 for places in self.local_test)
+        return any(len(indices) > 0 for indices in self.local_test)
 
     @cached_property
     def digest(self) -> str:
-        """Of everything in it, to tell whether a checkpoint belongs to this data."""
-        hands = self.train.parts if isinstance(self.train, Assignment | Resampled) else self.train
+        """SHA-256 of records, labels, partition and normalisation, by which a checkpoint knows its data again."""
+        assignment = self.train.parts if isinstance(self.train, Assignment | Resampled) else self.train
         about = f"{self.mean} {self.std}"
-        return _digest(about, (self.x, self.y, self.test_x, self.test_y, self.validation, *hands))
+        return _digest(about, (self.x, self.y, self.test_x, self.test_y, self.validation, *assignment))
 
     @cached_property
     def test_digest(self) -> str:
-        """Of the public test set, to tell whether accuracies can be compared."""
+        """SHA-256 of the public test set; accuracies on equal test sets can be compared."""
         return _digest("", (self.test_x, self.test_y))
 
     def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
         """The raw records that a client's personal model is measured on, and their labels."""
         x, y = (self.x, self.y) if self.local_test_from == "own" else (self.test_x, self.test_y)
-        places = self.local_test[client]
-        return x[places], y[places]
+        indices = self.local_test[client]
+        return x[indices], y[indices]
 
     def inputs(self, records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Raw records, (..., *shape), as the model takes them: scaled and normalised, or int64 tokens as they are."""
+        """The model's inputs for raw records, (..., *shape): scaled and normalised, or int64 tokens unchanged."""
         if records.dtype == torch.int32:
             return records.long()
         scale = 255.0 if records.dtype == torch.uint8 else 1.0

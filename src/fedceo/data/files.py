@@ -1,6 +1,7 @@
-"""Downloaded files: where they lie, whether they are the published ones, and what an archive holds.
+"""Downloaded files: their paths, their checksums, and the members of archives.
 
-Archives are read, never unpacked, so that nothing in them can reach another folder; one that tries is refused.
+Archives are read in memory and never unpacked to disk, so that no member can be written outside its folder; an archive
+with a member that tries is refused.
 """
 
 import gzip
@@ -18,7 +19,7 @@ from fedceo.errors import UsageError
 BLOCK = 2**20
 GZIP = b"\x1f\x8b"
 BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
-"""What the standard library raises for a file that is cut short, changed or of another kind."""
+"""Exceptions of the standard library for a file that is cut short, changed or of another format."""
 
 
 def data_folder(root: Path | None, folder: str) -> Path:
@@ -36,7 +37,7 @@ def data_folder(root: Path | None, folder: str) -> Path:
 
 
 def packed_or_not(path: Path) -> Path:
-    """The file, or the same with .gz."""
+    """The path of the file itself or, where that does not exist, of the file with .gz."""
     for each in (path, path.with_name(f"{path.name}.gz")):
         if each.is_file():
             return each
@@ -44,19 +45,19 @@ def packed_or_not(path: Path) -> Path:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 class Content(NamedTuple):
-    """What a file holds, unpacked where it was gzip, and what to call it in an error."""
+    """A file's bytes, unpacked where they were gzip, and the name that errors give the file."""
 
     where: str
     data: bytes
 
 
 def read_file(path: Path) -> Content:
-    """A file as it lies in a folder."""
+    """The content of a file on disk."""
     try:
         return _unpacked(Content(str(path), path.read_bytes()))
     except FileNotFoundError:
@@ -66,7 +67,7 @@ def read_file(path: Path) -> Content:
 
 
 def read_archive(path: Path, wanted: Sequence[str]) -> list[Content]:
-    """The wanted members of a .tar.gz, .tar or .zip file, in the order asked for."""
+    """The contents of the wanted members of a .tar.gz, .tar or .zip file, in the order of `wanted`."""
     members = _zip_members if path.suffix == ".zip" else _tar_members
     found: dict[str, Content] = {}
     try:
@@ -85,14 +86,14 @@ def read_archive(path: Path, wanted: Sequence[str]) -> list[Content]:
 
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
-    """A file to read, unpacked where it is gzip."""
+    """The file, open for reading, unpacked where it is gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == GZIP
     return gzip.open(path) if packed else path.open("rb")
 
 
 def _unpacked(content: Content) -> Content:
-    if content.data[:2] != GZIP:  # told by content: some browsers unpack a download and keep its name
+    if content.data[:2] != GZIP:  # not by suffix: some browsers unpack a download and keep its name
         return content
     try:
         return Content(content.where, gzip.decompress(content.data))
@@ -104,7 +105,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
     with _opened(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             yield member.name, archive.extractfile(member) if member.isfile() else None
-        while file.read(BLOCK):  # to the end, where gzip keeps its checksum
+        while file.read(BLOCK):  # the checksum at the end of a gzip file is compared when the end is read
             pass
 
 
@@ -116,14 +117,14 @@ def _zip_members(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Of the file as it lies."""
+    """SHA-256 of the file's bytes."""
     return _digest(path, "sha256", unpack=False)
 
 
 def checked_md5(path: Path, published: Mapping[str, str]) -> tuple[str, str | None]:
     """A file's MD5 and the published one, if there is one.
 
-    A name that is published without .gz speaks of the unpacked file, however it was packed.
+    A checksum published under a name without .gz is that of the unpacked file.
     """
     plain = path.name.removesuffix(".gz")
     if path.name not in published and plain in published:
@@ -132,7 +133,7 @@ def checked_md5(path: Path, published: Mapping[str, str]) -> tuple[str, str | No
 
 
 def check_published(path: Path, published: Mapping[str, str]) -> None:
-    """Refuse a file whose published MD5 is another one."""
+    """Refuse a file whose MD5 differs from the published one."""
     found, expected = checked_md5(path, published)
     if expected not in (None, found):
         raise UsageError(

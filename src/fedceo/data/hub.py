@@ -20,10 +20,11 @@ TESTS = ("test", "validation", "valid")
 def load_hub(name: str, image: str | None = None, label: str | None = None) -> Source:
     """The images and labels of "hf:owner/name": uint8 (records, channels, height, width), int64 from 0.
 
-    The split "train" is dealt to clients; "test", else "validation", is the public test set; where there is neither, it
-    is a fixed fifth. The hub's library keeps what it has downloaded.
+    The split "train" is assigned to clients; "test", else "validation", is the public test set; where there is neither,
+    the test set is a fixed fifth of "train". The hub's library caches its downloads.
 
-    image, label: the columns; left out, the usual names are tried.
+    Args:
+        image, label: names of the columns; left out, the usual names are tried.
     """
     try:
         import datasets
@@ -31,7 +32,7 @@ def load_hub(name: str, image: str | None = None, label: str | None = None) -> S
         raise UsageError(f"data.name: {name} needs the extra fedceo[hub]") from None
     try:
         splits = datasets.load_dataset(name.removeprefix(PREFIX))
-    except Exception as error:  # the library's own and those of half a dozen others
+    except Exception as error:  # the library raises its own errors and those of half a dozen other packages
         raise UsageError(f"data.name: {name} cannot be had from the hub: {first_line(error)}") from None
     if "train" not in splits:
         raise UsageError(f"data.name: {name} has no split train, it has {', '.join(splits)}")

@@ -17,7 +17,8 @@ from fedceo.errors import UsageError
 def decode_pair(pair: Sequence[Content], classes: int, first: int = 0) -> tuple[Tensor, Tensor]:
     """Images, uint8 (records, 1, height, width), and labels counted from 0, of an images and a labels file.
 
-    first: the smallest label in the file.
+    Args:
+        first: the smallest label in the file.
     """
     images, labels = pair
     x, y = decode(images, axes=3), decode(labels, axes=1)
@@ -28,7 +29,7 @@ def decode_pair(pair: Sequence[Content], classes: int, first: int = 0) -> tuple[
 
 
 def decode(content: Content, axes: int) -> npt.NDArray[np.uint8]:
-    """The bytes of an idx file: magic number 0x0000_08_axes, big-endian sizes, then the values."""
+    """The array in an idx file: magic number 0x0000_08_axes, big-endian sizes, then the values."""
     where, data = content
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):

@@ -1,22 +1,21 @@
-"""Who holds which record: evenly at random, by label shards, by Dirichlet label shares, or as the data says, each
-natural client by itself or several pooled."""
+"""Partitions of records over clients: even, by label shards, by Dirichlet proportions of labels, natural, pooled."""
 
 import numpy as np
 
-from fedceo.data.source import Places
+from fedceo.data.source import Integers
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
 SHARDS_PER_CLIENT = 2
 
 
-def deal(y: Places, client: Places | None, settings: Data, seed: int) -> list[Places]:
-    """For each client the places of its records; every record goes to exactly one client, every client gets one.
+def assign_records(y: Integers, client: Integers | None, settings: Data, seed: int) -> list[Integers]:
+    """For each client the indices of its records; every record has one client, and every client at least one record.
 
     Args:
         y: (records,) labels.
-        client: (records,) whose record it is, for partition = "natural" and "pooled"; natural clients are put in
-            ascending order.
+        client: (records,) natural client of each record, for partition = "natural" and "pooled"; natural clients are
+            put in ascending order.
     """
     if settings.partition == "natural":
         return _natural(client, _given_clients(settings))
@@ -36,8 +35,8 @@ def deal(y: Places, client: Places | None, settings: Data, seed: int) -> list[Pl
     return np.array_split(rng.permutation(len(y)), settings.clients)
 
 
-def _shards(y: Places, clients: int, rng: np.random.Generator) -> list[Places]:
-    """McMahan et al. 2017: the records sorted by label, cut into shards, two of them dealt to each client."""
+def _shards(y: Integers, clients: int, rng: np.random.Generator) -> list[Integers]:
+    """McMahan et al. 2017: the records sorted by label, cut into shards, two of them given to each client."""
     count = SHARDS_PER_CLIENT * clients
     if count > len(y):
         raise UsageError(
@@ -45,12 +44,12 @@ def _shards(y: Places, clients: int, rng: np.random.Generator) -> list[Places]:
             f"but {len(y)} records make only {len(y)} shards"
         )
     shards = np.array_split(np.argsort(y, kind="stable"), count)
-    hands = rng.permutation(count).reshape(clients, SHARDS_PER_CLIENT)
-    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+    chosen = rng.permutation(count).reshape(clients, SHARDS_PER_CLIENT)
+    return [np.concatenate([shards[shard] for shard in mine]) for mine in chosen]
 
 
-def _dirichlet(y: Places, clients: int, alpha: float, rng: np.random.Generator) -> list[Places]:
-    """Hsu et al. 2019: each label's records are shared out by one draw from a symmetric Dirichlet over the clients."""
+def _dirichlet(y: Integers, clients: int, alpha: float, rng: np.random.Generator) -> list[Integers]:
+    """Hsu et al. 2019: each label's records are divided by one draw from a symmetric Dirichlet over the clients."""
     owner = np.empty(len(y), np.int64)
     for label in np.unique(y):
         records = rng.permutation(np.flatnonzero(y == label))
@@ -65,7 +64,7 @@ def _dirichlet(y: Places, clients: int, alpha: float, rng: np.random.Generator) 
     return _group(owner)
 
 
-def _pooled(client: Places | None, clients: int, rng: np.random.Generator) -> list[Places]:
+def _pooled(client: Integers | None, clients: int, rng: np.random.Generator) -> list[Integers]:
     """Every natural client, with all its records, goes to one of N at random."""
     if client is None:
         raise UsageError('data.partition: "pooled" needs data with client ids, and this data has none')
@@ -77,7 +76,7 @@ def _pooled(client: Places | None, clients: int, rng: np.random.Generator) -> li
     return _group(owner)
 
 
-def _natural(client: Places | None, expected: int | None) -> list[Places]:
+def _natural(client: Integers | None, expected: int | None) -> list[Integers]:
     if client is None:
         raise UsageError('data.partition: "natural" needs data with client ids, and this data has none')
     groups = _group(client)
@@ -89,11 +88,11 @@ def _natural(client: Places | None, expected: int | None) -> list[Places]:
 
 
 def _given_clients(settings: Data) -> int | None:
-    """What the user wrote: the field's default says nothing about natural data."""
+    """The number of clients that the user wrote, if any: the field's default says nothing about natural data."""
     return settings.clients if "clients" in settings.model_fields_set else None
 
 
-def _group(owner: Places) -> list[Places]:
-    """The places of each owner's records, owners in ascending order."""
+def _group(owner: Integers) -> list[Integers]:
+    """The indices of each owner's records, owners in ascending order."""
     sizes = np.unique(owner, return_counts=True)[1]
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -1,7 +1,7 @@
-"""CIFAR-10's Python version without unpickling: its files are pickles, and a pickle may run any program.
+"""A reader of CIFAR-10's Python version that runs no code of the files, which are pickles and could name any program.
 
-The reader below knows the four names these files mention and answers each with a stand-in of its own that only keeps
-what it is given. Whatever else a file asks for is refused.
+The reader resolves the few names that these files contain to stand-ins that only store their arguments, and refuses
+every other name.
 """
 
 import io
@@ -39,7 +39,7 @@ def read_batch(content: Content) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.
 
 
 class _Array:
-    """What numpy would rebuild an array from."""
+    """A stand-in for numpy.ndarray that stores the array's shape and bytes."""
 
     shape: tuple[int, ...] = ()
     kind = ""
@@ -55,13 +55,13 @@ class _Array:
 
 
 class _Kind:
-    """What numpy would make a dtype from."""
+    """A stand-in for numpy.dtype that stores the dtype's name."""
 
     def __init__(self, name: Any, *rest: Any) -> None:
         self.name = _text(name)
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like, which bytes have not."""
+        """Ignore byte order and alignment, which single bytes do not have."""
 
 
 def _array(*given: Any) -> _Array:
@@ -69,7 +69,7 @@ def _array(*given: Any) -> _Array:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes into an old pickle."""
+    """A stand-in for the call by which Python 3 writes bytes into a pickle of protocol 2."""
     return text.encode("latin1")
 
 

@@ -1,4 +1,4 @@
-"""A picture of who has what: how many training records of each label every client holds."""
+"""A picture of a partition: how many training records of each label every client holds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +31,8 @@ MOST_BARS = 60
 
 
 def label_counts(federation: Federation) -> Tensor:
-    """(clients, classes): the training records of each client with each label."""
-    return torch.stack([federation.y[places].bincount(minlength=federation.classes) for places in federation.train])
+    """(clients, classes) numbers of training records of each client with each label."""
+    return torch.stack([federation.y[indices].bincount(minlength=federation.classes) for indices in federation.train])
 
 
 def draw_partition(federation: Federation, path: str | Path) -> None:
@@ -43,13 +43,13 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
         raise UsageError(f"{path}: expected a name that ends in .png or .pdf")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent}: no such folder to save a picture in")
-    unfinished = path.with_name(f"{path.name}.part")  # a picture appears whole or not at all
+    unfinished = path.with_name(f"{path.name}.part")  # a picture file appears complete or not at all
     partition_figure(federation).savefig(unfinished, format=suffix[1:])
     unfinished.replace(path)
 
 
 def partition_figure(federation: Federation) -> "Figure":
-    """Stacked bars, or a heat map where clients or labels are too many for bars."""
+    """A figure of stacked bars, or of a heat map where there are too many clients or labels for bars."""
     from matplotlib.figure import Figure  # here, because it is slow to import
 
     counts = label_counts(federation)
@@ -61,7 +61,7 @@ def partition_figure(federation: Federation) -> "Figure":
         _heat_map(axes, counts)
     axes.set_xlabel("client")
     axes.set_title(f"{federation.name}: {int(counts.sum()):,} training records of {federation.clients} clients")
-    axes.locator_params("x", integer=True)  # there is no client one half
+    axes.locator_params("x", integer=True)  # clients have whole numbers
     return figure
 
 
@@ -90,7 +90,7 @@ def _bars(axes: "Axes", counts: Tensor) -> None:
 def _heat_map(axes: "Axes", counts: Tensor) -> None:
     from matplotlib.colors import PowerNorm
 
-    held = np.ma.masked_equal(counts.T.numpy(), 0)  # none stays white: it must not look like a few
+    held = np.ma.masked_equal(counts.T.numpy(), 0)  # zero stays white: it must not look like a few
     scale = PowerNorm(0.5, vmin=0, vmax=float(counts.max()))  # a few large clients must not hide the others
     image = axes.imshow(held, norm=scale, cmap="YlGnBu", aspect="auto", interpolation="nearest", origin="lower")
     axes.figure.colorbar(image, ax=axes, label="training records (white: none)")

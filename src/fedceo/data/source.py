@@ -1,4 +1,4 @@
-"""A data set as it is stored, before anybody says who holds which record."""
+"""Records and labels as a data set stores them, before they are assigned to clients."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 from fedceo.errors import UsageError
 
-Places = npt.NDArray[np.int64]
-"""Where records lie in a data set."""
+Integers = npt.NDArray[np.int64]
+"""Labels, or indices of records."""
 
 HELD_OUT = 0.2
-"""Share of the records that becomes the test set of data that comes without one."""
+"""Fraction of the records that becomes the test set of data that comes without one."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Checked when it is made: a Source that exists can be dealt to clients.
+    """A data set's records, checked on construction so that they can be assigned to clients.
 
     Attributes:
-        name: what the data is called in tables and errors.
+        name: the data set's name in tables and errors.
         x: (records, *shape), uint8 pixels, float32 values, or int32 tokens, (records, length), counted from 0.
         y: (records,) int64 labels from 0 to classes - 1.
         test_x, test_y: the public test set, like x and y; empty where the data has none.
         classes: number of labels.
         mean, std: per channel, as in Federation.
-        client: (records,) whose record it is, where the data says it.
-        note: one line on what was left out when the files were read.
+        client: (records,) natural client of each record, where the data names one.
+        note: one line on the rows that were left out when the files were read.
     """
 
     name: str
@@ -71,15 +71,15 @@ def check_labels(labels: Tensor, classes: int, where: str, first: int = 0) -> No
     last = first + classes - 1
     wrong = ((labels < first) | (labels > last)).nonzero()
     if len(wrong):
-        place = int(wrong[0])
-        raise UsageError(f"{where}: expected labels from {first} to {last}, got {int(labels[place])} at record {place}")
+        index = int(wrong[0])
+        raise UsageError(f"{where}: expected labels from {first} to {last}, got {int(labels[index])} at record {index}")
 
 
-def hold_out(records: int) -> tuple[Places, Places]:
-    """Places to train on and places to test on: the same ones in every experiment, whatever its seed."""
-    places = np.random.default_rng(0xDA7A).permutation(records)
+def hold_out(records: int) -> tuple[Integers, Integers]:
+    """Indices of the records to train on and of those to test on, the same in every experiment, whatever its seed."""
+    indices = np.random.default_rng(0xDA7A).permutation(records)
     tested = max(1, round(HELD_OUT * records))
-    return np.sort(places[tested:]), np.sort(places[:tested])
+    return np.sort(indices[tested:]), np.sort(indices[:tested])
 
 
 def _form(x: Tensor) -> str:

@@ -1,9 +1,9 @@
-"""FedCEO and its rivals on Flower: all that an app needs. `fedceo flower new` writes an app that uses it.
+"""The names that a Flower app needs to run FedCEO and its rivals; `fedceo flower new` writes such an app.
 
     app = server_app(experiment, public)           # in server_app.py
     app = client_app(experiment, own)              # in client_app.py
 
-Names are imported when they are first used: a node starts a process for every message, and needs no server there.
+Names are imported when they are first used: a node starts a process for every message, which needs no server code.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""Flower's grid, made so that one node's reply cannot take the others' with it.
+"""Flower's grid, in which one node's unreadable reply harms no other.
 
-Flower reads the bytes of a reply while it fetches it, and fetches all that have come in one call: one that cannot be
-read ends the call, and with it the server's app. Here every reply is fetched by itself, and one that cannot be read is
-an error of the node that sent it.
+Flower parses replies while it fetches them, and fetches all available ones in one call: a reply that cannot be parsed
+ends the call, and with it the server's app. Here every reply is fetched by itself, and one that cannot be parsed is an
+error of the node that sent it.
 """
 
 import time
@@ -15,14 +15,14 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two looks for replies; each pause is twice the one before."""
+"""Seconds between two polls for replies; each pause is twice the one before."""
 
 UNREADABLE = 0
 """Flower's code for an error of unknown kind."""
 
 
 class CarefulGrid(Grid):
-    """Answers like the grid it is made of; replies come in any order."""
+    """A grid that wraps another one and fetches replies one by one, in any order."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -45,10 +45,10 @@ class CarefulGrid(Grid):
         return self.grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """The names of the messages, in their order; an empty one for a message that could not be sent."""
+        """The ids of the messages, in their order; an empty text for a message that could not be sent."""
         sent = list(messages)
         names = [name or "" for name in self.grid.push_messages(sent)]
-        for message, name in zip(sent, names, strict=bool(names)):  # none at all where they are too large together
+        for message, name in zip(sent, names, strict=bool(names)):  # Flower gives none where all are too large
             if name:
                 self._asked[name] = message.metadata.dst_node_id, message.metadata.message_type
         return names
@@ -57,7 +57,7 @@ class CarefulGrid(Grid):
         return [reply for name in message_ids for reply in self._pull(name)]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """All replies, or those that came in time."""
+        """All replies, or those that came before the timeout."""
         waiting = {name for name in self.push_messages(messages) if name}
         end = float("inf") if timeout is None else time.monotonic() + timeout
         replies: list[Message] = []
@@ -76,9 +76,9 @@ class CarefulGrid(Grid):
     def _pull(self, name: str) -> list[Message]:
         try:
             found = list(self.grid.pull_messages([name]))
-        except httpx.HTTPError:  # the way to the SuperLink, which is nobody's lie
+        except httpx.HTTPError:  # the connection to the SuperLink failed, which is no fault of the node
             raise
-        except Exception as error:  # whatever the bytes of a stranger make Flower raise
+        except Exception as error:  # a stranger's bytes can make Flower raise anything
             found = [self._error_of(name, f"a reply that cannot be read, {type(error).__name__}: {error}")]
         if found:
             self._asked.pop(name, None)

@@ -1,9 +1,9 @@
-"""What crosses the wire, and what is refused at the server's end of it.
+"""The messages between server and nodes, and the server's checks of what nodes reply.
 
 server -> node   "arrays": the weights to start from; "config": round, client, nonce, capped
 node -> server   "arrays": the privatised upload;     "config": round, client, nonce; nothing else
 
-A node's question ("who are you?") and an evaluation are answered by the config alone.
+The reply to a query for the node's client number, and that to an evaluation, is the config alone.
 """
 
 import secrets
@@ -18,19 +18,19 @@ from fedceo.tensors.weights import Weights
 ARRAYS, CONFIG = "arrays", "config"
 
 MOST_HEADER = 1024
-"""Bytes that an array may take beside its numbers."""
+"""Bytes that an array may take in addition to its numbers."""
 
 ROUNDING = 1e-5
 """Relative error that an honest upload may have from float32 sums."""
 
 
 class RefusedError(Exception):
-    """Why a reply is not taken, in one line."""
+    """A reply that is refused; the message is one line with the reason."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Names one message; its reply must carry the same one, so that none is taken twice or in another round."""
+    """The identity of one message; its reply carries the same, so that none is accepted twice or in another round."""
 
     round: int
     client: int
@@ -52,12 +52,12 @@ class Ticket:
 def ask(
     kind: str, node: int, ticket: Ticket, ttl: float, weights: Weights | None = None, capped: bool = False
 ) -> Message:
-    """A message of its own for one node; nothing in it is shared with another node's.
+    """A message for one node, which shares no object with another node's message.
 
     Args:
-        kind: train | evaluate | query.
-        ttl: seconds after which neither message nor reply is worth anything.
-        capped: the client is at its cap and sends noise alone.
+        kind: train, evaluate or query.
+        ttl: seconds after which message and reply are void.
+        capped: whether the client has reached its cap and sends noise alone.
     """
     content = RecordDict({CONFIG: ConfigRecord({**asdict(ticket), "capped": capped})})
     if weights is not None:
@@ -66,7 +66,7 @@ def ask(
 
 
 def answer(message: Message, ticket: Ticket, weights: Weights | None = None) -> Message:
-    """A node's reply, made from nothing but what may leave it."""
+    """A node's reply, which holds the ticket and the privatised weights and nothing else."""
     content = RecordDict({CONFIG: ConfigRecord(asdict(ticket))})
     if weights is not None:
         content[ARRAYS] = pack(weights)
@@ -78,7 +78,7 @@ def pack(weights: Weights) -> ArrayRecord:
 
 
 def unpack(record: ArrayRecord, like: Weights) -> dict[str, Tensor]:
-    """Tensors with the names, shapes, dtype and device of `like`; anything else is refused before it is read."""
+    """The tensors of a record, on the device of `like`; other names, shapes or dtypes are refused before parsing."""
     if set(record) != set(like):
         missing, unknown = sorted(set(like) - set(record)), sorted(set(record) - set(like))
         raise RefusedError(f"tensors missing: {_few(missing)}; unknown: {_few(unknown)}")
@@ -96,7 +96,7 @@ def _unpack_one(name: str, array: Array, like: Tensor) -> Tensor:
         raise RefusedError(f"{name} takes {len(array.data)} bytes, expected at most {most}")
     try:
         values = array.numpy()
-    except Exception as error:  # bytes of a stranger: whatever a parser makes of them, the round goes on
+    except Exception as error:  # a stranger's bytes can make the parser raise anything; the round goes on
         raise RefusedError(f"{name} cannot be read: {_line(error)}") from None
     if values.shape != tuple(like.shape) or str(values.dtype) != dtype:
         raise RefusedError(f"{name} holds {values.dtype} {values.shape}, expected {dtype} {tuple(like.shape)}")
@@ -104,7 +104,7 @@ def _unpack_one(name: str, array: Array, like: Tensor) -> Tensor:
 
 
 def check_reply(reply: Message, ticket: Ticket, node: int, *, arrays: bool) -> RecordDict:
-    """The content of a reply to the message with that ticket, or why it is refused."""
+    """The content of a reply to the message with that ticket; raises RefusedError with the reason."""
     if reply.has_error():
         raise RefusedError(f"error {reply.error.code}: {_line(reply.error.reason)}")
     if not reply.has_content():
@@ -126,11 +126,11 @@ def check_reply(reply: Message, ticket: Ticket, node: int, *, arrays: bool) -> R
 
 
 def read_upload(reply: Message, ticket: Ticket, node: int, start: Weights, reach: float) -> dict[str, Tensor]:
-    """The upload of a reply, or why it is refused.
+    """The upload of a reply; raises RefusedError with the reason.
 
     Args:
-        start: what the client was told to start from.
-        reach: how far from there an honest upload may be, in L2 norm over all tensors.
+        start: the weights from which the client was told to start.
+        reach: the largest distance of an honest upload from there, in L2 norm over all tensors.
     """
     content = check_reply(reply, ticket, node, arrays=True)
     if Ticket.of(content).client != ticket.client:

@@ -1,4 +1,4 @@
-"""Writes a Flower app from an experiment."""
+"""The Flower app that `fedceo flower new` writes from an experiment."""
 
 import json
 import re
@@ -45,7 +45,7 @@ timeout = 600
 
 
 def write_app(folder: Path, experiment: Experiment) -> Experiment:
-    """Writes the app into a new or empty folder, all of it or nothing; returns the experiment as it will be run."""
+    """Write the app into a new or empty folder, all of it or nothing; returns the experiment as it will be run."""
     deployed = for_deployment(experiment)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: not an empty folder")
@@ -59,14 +59,14 @@ def write_app(folder: Path, experiment: Experiment) -> Experiment:
         description=json.dumps(f"A federation: {deployed.method.name} on {data}"),
         out=json.dumps((folder.resolve().with_name(f"{name}-runs") / "first").as_posix()),
     )
-    beside = folder.with_name(folder.name + ".part")
+    unfinished = folder.with_name(folder.name + ".part")
     try:
-        for place, text in texts.items():
-            (beside / place).parent.mkdir(parents=True, exist_ok=True)
-            (beside / place).write_text(text, encoding="utf-8")
+        for path, text in texts.items():
+            (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
+            (unfinished / path).write_text(text, encoding="utf-8")
         if folder.exists():
             folder.rmdir()
-        beside.rename(folder)
+        unfinished.rename(folder)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written to ({error.strerror})") from None
     return deployed

@@ -1,7 +1,8 @@
-"""Which node speaks for which client.
+"""A registry of which node stands for which client.
 
-Every node that turns up is asked once for its number, `partition-id`, without anybody waiting for the answer. A number
-belongs to the first node that claims it; where nodes have registered keys, to that key, also after the server restarts.
+Every node that connects is asked once for its number, `partition-id`, and nothing waits for the answer. A number
+belongs to the first node that claims it; where nodes have registered keys, it belongs to that key, also after the
+server restarts.
 """
 
 from collections.abc import Mapping
@@ -13,22 +14,22 @@ from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply
 
 
 class NodeRegistry:
-    """Clients by number, and the nodes that are connected now."""
+    """Clients by number, with their nodes, and the nodes that are connected now."""
 
     def __init__(self, clients: int, keys: Mapping[int, str], ttl: float) -> None:
         """keys: client -> its public key (PEM), where it is known; ttl: seconds until a question is asked again."""
         self.clients, self.keys, self.ttl = clients, dict(keys), ttl
         self.nodes: dict[int, int] = {}
-        """client -> node id, connected or not."""
+        """Client -> id of its node, connected or not."""
         self.refused: dict[int, str] = {}
-        """node id -> why it has no number."""
+        """Id of a node -> the reason why it has no client number."""
         self.failed: dict[int, str] = {}
-        """node id -> why it could not say; `retry` has it asked again."""
+        """Id of a node -> the error with which it answered; after `retry` it is asked again."""
         self._connected: dict[int, str] = {}
         self._asked: dict[str, tuple[int, Ticket]] = {}
 
     def update(self, grid: Grid) -> None:
-        """Look who is there, ask newcomers, take what answers have come."""
+        """List the connected nodes, ask new ones for their numbers, and read the answers that have come."""
         self._connected = {node.node_id: _registered(node.public_key) for node in grid.get_nodes()}
         known = {*self.nodes.values(), *self.refused, *self.failed, *(node for node, _ in self._asked.values())}
         questions = [
@@ -45,7 +46,7 @@ class NodeRegistry:
                 self._take(reply)
 
     def present(self) -> dict[int, int]:
-        """client -> node id of those who are connected."""
+        """Client -> id of its node, for the nodes that are connected."""
         return {client: node for client, node in sorted(self.nodes.items()) if node in self._connected}
 
     def _take(self, reply: Message) -> None:
@@ -59,7 +60,7 @@ class NodeRegistry:
             (self.failed if reply.has_error() else self.refused)[node] = str(why)
 
     def retry(self) -> None:
-        """Nodes that failed may answer this time."""
+        """Let nodes that failed be asked again."""
         self.failed.clear()
 
     def _bind(self, client: int, node: int) -> None:
@@ -76,5 +77,5 @@ class NodeRegistry:
 
 
 def _registered(key: bytes) -> str:
-    """A key that outlives its node, in PEM; simulated nodes have random bytes in its place."""
+    """A node's registered public key in PEM; empty for a simulated node, which has random bytes instead."""
     return key.decode() if key.startswith(b"-----BEGIN PUBLIC KEY-----") else ""

@@ -1,4 +1,4 @@
-"""A node's own records, or the server's public ones, as a Federation: everybody else's hands are empty."""
+"""A node's own records, or the server's public ones, as a Federation in which all other clients have no records."""
 
 from collections.abc import Sequence
 
@@ -27,13 +27,13 @@ def own_records(
     std: Sequence[float] = (1.0,),
     name: str = "own records",
 ) -> Federation:
-    """What one node trains on. It keeps its number, so that its batches are those it would have in a simulation.
+    """The records of one node. It keeps its client number, so that its batches are those of a simulation.
 
     Args:
         x: (records, ...), uint8 pixels, float32 values or int32 tokens.
         y: (records,) labels from 0 to classes - 1.
         client: the number of the node, from 0 to clients - 1.
-        test_x, test_y: more of the node's own, which it measures its model on; what it finds stays with it.
+        test_x, test_y: test records of the node; the accuracy on them never leaves the node.
         mean, std: per channel, the same on every node.
     """
     if not 0 <= client < clients:
@@ -41,11 +41,10 @@ def own_records(
     x, y = _tensor(x), _tensor(y).long()
     tested_x = x[:0] if test_x is None else _tensor(test_x)
     tested_y = y[:0] if test_y is None else _tensor(test_y).long()
-    Source(name, x, y, tested_x, tested_y, classes)  # which checks them
-    nobody = torch.empty(0, dtype=torch.int64)
-    hands = [torch.arange(len(y)) if number == client else nobody for number in range(clients)]
-    none = [nobody] * clients
-    return Federation(name, x, y, hands, nobody, none, tested_x, tested_y, classes, tuple(mean), tuple(std))
+    Source(name, x, y, tested_x, tested_y, classes)  # its constructor checks the records
+    none = torch.empty(0, dtype=torch.int64)
+    train = [torch.arange(len(y)) if number == client else none for number in range(clients)]
+    return Federation(name, x, y, train, none, [none] * clients, tested_x, tested_y, classes, tuple(mean), tuple(std))
 
 
 def public_records(
@@ -58,20 +57,20 @@ def public_records(
     std: Sequence[float] = (1.0,),
     name: str = "public records",
 ) -> Federation:
-    """What the server measures the model on: public records, possibly none, of the shape that all nodes' records have.
+    """The server's records: public ones, possibly none, of the shape that all nodes' records have.
 
-    Accuracies are printed as they are, so a record here is one that nobody has to protect.
+    The model's accuracy on them is printed without noise, so no record here may need protection.
     """
     x, y = _tensor(x), _tensor(y).long()
     if len(y):
         Source(name, x, y, x[:0], y[:0], classes)
-    nobody = torch.empty(0, dtype=torch.int64)
-    none = [nobody] * clients
-    return Federation(name, x[:0], y[:0], none, nobody, none, x, y, classes, tuple(mean), tuple(std))
+    none = torch.empty(0, dtype=torch.int64)
+    nothing = [none] * clients
+    return Federation(name, x[:0], y[:0], nothing, none, nothing, x, y, classes, tuple(mean), tuple(std))
 
 
 def dealt_records(experiment: Experiment, client: int) -> Federation:
-    """The records that [data] deals to a client, and nobody else's: a federation played on one data set."""
+    """The records that the partition of [data] gives to one client: a federation simulated on one data set."""
     whole = build_federation(experiment.data, experiment.seed)
     if not 0 <= client < whole.clients:
         raise UsageError(f"partition-id: {client}, expected 0 to {whole.clients - 1}, one for each of data.clients")

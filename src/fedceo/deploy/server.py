@@ -16,7 +16,7 @@ LOG = logging.getLogger("flwr")
 
 
 def server_app(experiment: Experiment, public: Callable[[], Federation]) -> ServerApp:
-    """Runs the experiment into the folder that the run's `out` names, or goes on with the unfinished run there."""
+    """An app that runs the experiment into the folder that the run's `out` names, or resumes the run there."""
     app = ServerApp()
 
     @app.main()

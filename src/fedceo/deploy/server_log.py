@@ -1,7 +1,7 @@
-"""The server's run folder: as a simulation's, and what a server must not forget besides.
+"""The server's run folder: that of a simulation, with two more files.
 
 asked.json  the round whose uploads may be on their way: if the server dies now, they count as seen
-nodes.json  which key a client number belongs to
+nodes.json  the public key to which each client number belongs
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from fedceo.simulation.folder import RunFolder, write_whole
 
 
 class ServerLog:
-    """Opens a new run, or goes on with an unfinished one of the same experiment.
+    """The log of a new run, or of an unfinished one of the same experiment, which is resumed.
 
     Attributes:
-        state, round: where the run stands.
-        ledger, history: what was spent, and one record a round.
+        state, round: the state after the last round, and its number.
+        ledger, history: the privacy ledger, and the metrics of each round.
         keys: client -> public key.
     """
 
@@ -48,11 +48,11 @@ class ServerLog:
 
     @property
     def seconds(self) -> float:
-        """Since the run began, over all its processes."""
+        """Seconds since the run began, over all its processes."""
         return time.perf_counter() - self._start
 
     def ask(self, entry: Entry) -> None:
-        """Write down who is about to be asked, before anybody is; entry.unused: all whose upload may then be seen."""
+        """Note the clients about to be asked, before any is; entry.unused: all whose uploads may then be seen."""
         table = {"ledger": len(self.ledger.entries), "entry": entry.as_dict()}
         write_whole(self._asked, json.dumps(table).encode())
 
@@ -62,20 +62,20 @@ class ServerLog:
         self.ledger.add(entry)
         self._asked.unlink(missing_ok=True)
 
-    def close(self, record: dict[str, Any], state: State) -> None:
-        """A round is over."""
-        self.state, self.round = state, record["round"]
-        self.history.append(record)
-        self.folder.append(record)
+    def close(self, metrics: dict[str, Any], state: State) -> None:
+        """Note the metrics of a finished round, and its state."""
+        self.state, self.round = state, metrics["round"]
+        self.history.append(metrics)
+        self.folder.append(metrics)
         if self.round % self.experiment.checkpoint.every == 0:
             self.folder.save_checkpoint(state, self._about(self.seconds))
 
     def amend(self, more: dict[str, Any]) -> None:
-        """Say more of the last round."""
-        record = self.history.pop() | more
+        """Add to the metrics of the last round."""
+        metrics = self.history.pop() | more
         self.folder.rewind(len(self.history))
-        self.folder.append(record)
-        self.history.append(record)
+        self.folder.append(metrics)
+        self.history.append(metrics)
 
     def remember_keys(self, keys: Mapping[int, str]) -> None:
         if keys != self.keys:
@@ -96,7 +96,7 @@ class ServerLog:
         return self.folder.path / "nodes.json"
 
     def release(self) -> None:
-        """Let another server have the folder, as the end of this process would."""
+        """Release the lock on the folder, as the end of this process would."""
         os.close(self._lock)
 
     def _go_on(self, beginning: State) -> float:
@@ -113,7 +113,7 @@ class ServerLog:
             )
         if self._asked.exists():
             table = json.loads(self._asked.read_text())
-            if table["ledger"] == len(self.ledger.entries):  # the server died before it knew what came
+            if table["ledger"] == len(self.ledger.entries):  # the server died before it noted which uploads came
                 self.spend(Entry.from_dict(table["entry"]))
         if self._nodes.exists():
             self.keys = {int(client): key for client, key in json.loads(self._nodes.read_text()).items()}
@@ -127,6 +127,6 @@ class ServerLog:
 
 
 def _identity(experiment: Experiment, beginning: State) -> str:
-    """A digest of everything that a checkpoint's continuation depends on."""
+    """A digest of everything on which the continuation of a checkpoint depends."""
     shapes = {name: tuple(w.shape) for name, w in beginning.weights.items()}
     return hashlib.sha256(f"{to_toml(experiment)} {shapes} flower".encode()).hexdigest()

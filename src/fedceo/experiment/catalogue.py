@@ -42,8 +42,8 @@ def inventory() -> dict[str, dict[str, str]]:
 
     return {
         "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
-        "models": dict(models.DESCRIPTIONS),
-        "data sets": dict(data.DESCRIPTIONS),
+        "models": dict(models.MODELS.descriptions),
+        "data sets": dict(data.DATASETS.descriptions),
         "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
     }
 

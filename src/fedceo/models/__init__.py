@@ -1,73 +1,41 @@
 """Architectures, one small file each: plain modules that return logits.
 
-A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule):
-it says the shape of one record's mask in `mask_shape` and the probability of a one in `keep`. Without a mask nothing
-is dropped.
+A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule).
+Its attribute `mask_shape` is the shape of one record's mask, `keep` the probability of a one. Without a mask nothing is
+dropped. Nothing trains, noises or smooths a buffer; a frozen layer is therefore a buffer.
 """
-
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
-from fedceo.models.alexnet import AlexNet, WideAlexNet
-from fedceo.models.dlg_lenet import DLGLeNet
-from fedceo.models.lenet5 import LeNet5
-from fedceo.models.logistic import Logistic
-from fedceo.models.lstm import LSTM
-from fedceo.models.mlp import MLP
-from fedceo.models.named import own_maker
-from fedceo.models.small_cnn import SmallCNN
+from fedceo.models.plugins import find_maker
+from fedceo.models.registry import MODELS
 
-MODELS: Mapping[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "mlp": MLP,
-    "lenet5": LeNet5,
-    "alexnet": AlexNet,
-    "alexnet-a": WideAlexNet,
-    "lstm": LSTM,
-    "logistic": Logistic,
-    "small-cnn": SmallCNN,
-    "dlg-lenet": DLGLeNet,
-}
-
-DESCRIPTIONS = {
-    "mlp": "two layers of 64 units without biases, dropout before ReLU (the paper's MLP)",
-    "lenet5": "two convolutions and three linear layers, 1,141,194 parameters on CIFAR-10 (the paper's LeNet-5)",
-    "alexnet": "five convolutions and one linear layer for 32x32, 2,472,266 parameters on CIFAR-10 (form B)",
-    "alexnet-a": "five convolutions and three linear layers for 32x32, 23,272,266 parameters on CIFAR-10 (form A)",
-    "lstm": "two LSTM layers of 100 over a frozen table of hashed tokens, 164,692 parameters on sent140",
-    "logistic": "logistic regression",
-    "small-cnn": "two small convolutions and a linear layer, for quick work",
-    "dlg-lenet": "three convolutions with sigmoids and a linear layer, the network that gradient inversion is tried on",
-}
+__all__ = ["MODELS", "build_model", "check_model", "parameters_of"]
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A registered architecture, or one's own as "module:callable", for records of `shape`, from `seed` alone."""
-    if name not in MODELS and not is_own(name):
-        near = get_close_matches(name, MODELS, n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(
-            f"model.name: unknown model {name!r}{hint}; known are {', '.join(MODELS)}; your own are module:callable"
-        )
-    make = own_maker(name) if is_own(name) else MODELS[name]
+    """A model of a registered architecture, or of the user's "module:callable", with weights drawn from `seed`."""
+    if not is_own(name) and name not in MODELS:
+        raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
+    make = find_maker(name) if is_own(name) else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(shape, classes)
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by name, detached."""
+    """The trainable parameters of a model by name, detached."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: torch.dtype | None = None) -> None:
     """Refuse a model that does not take the data, or whose state is more than its parameters.
 
-    dtype: of the inputs; left out, that of the parameters.
+    Args:
+        dtype: the inputs' dtype; left out, it is that of the parameters.
     """
     first_names: dict[nn.Module, str] = {}
     for name, module in model.named_modules(remove_duplicate=False):

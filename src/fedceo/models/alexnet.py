@@ -1,13 +1,18 @@
-"""AlexNet for 32x32 images, in the two forms that are met; the paper does not say which it means. No dropout."""
+"""AlexNet for 32x32 images, without dropout, in its two common forms: the paper does not say which it means."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 
+@MODELS.register(
+    "alexnet",
+    "five convolutions and one linear layer for 32x32, 2,472,266 parameters on CIFAR-10 (form B)",
+)
 class AlexNet(nn.Module):
-    """The slim form: a first convolution of 11x11 with stride 4 and one linear layer.
+    """The slim form, B: a first convolution of 11x11 with stride 4 and one linear layer.
 
     conv 64 -> pool -> conv 192 (5x5) -> pool -> conv 384 -> conv 256 -> conv 256 -> pool -> classes; 2,472,266
     parameters for 3x32x32 and 10 classes.
@@ -32,8 +37,12 @@ class AlexNet(nn.Module):
         return self.fc(x.flatten(1))
 
 
+@MODELS.register(
+    "alexnet-a",
+    "five convolutions and three linear layers for 32x32, 23,272,266 parameters on CIFAR-10 (form A)",
+)
 class WideAlexNet(nn.Module):
-    """The wide form: convolutions of 3x3 throughout and three linear layers.
+    """The wide form, A: convolutions of 3x3 throughout and three linear layers.
 
     conv 64 (stride 2) -> pool -> conv 192 -> pool -> conv 384 -> conv 256 -> conv 256 -> pool -> 4096 -> 4096 ->
     classes; 23,272,266 parameters for 3x32x32 and 10 classes.

@@ -3,11 +3,16 @@
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 CHANNELS = 12
 BOUND = 0.5
 
 
+@MODELS.register(
+    "dlg-lenet",
+    "three convolutions with sigmoids and a linear layer, the network that gradient inversion is tried on",
+)
 class DLGLeNet(nn.Module):
     """Three 5x5 convolutions with sigmoids -> classes; weights and biases U(-0.5, 0.5).
 

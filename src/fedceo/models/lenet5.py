@@ -4,10 +4,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 
+@MODELS.register(
+    "lenet5",
+    "two convolutions and three linear layers, 1,141,194 parameters on CIFAR-10 (the paper's LeNet-5)",
+)
 class LeNet5(nn.Module):
-    """conv 32 -> pool -> conv 64 -> pool -> 512 -> 512 -> classes; 1,141,194 parameters for 3x32x32 and 10 classes."""
+    """A network of conv 32 -> pool -> conv 64 -> pool -> 512 -> 512 -> classes.
+
+    It has 1,141,194 parameters for 3x32x32 and 10 classes.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

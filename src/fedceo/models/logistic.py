@@ -1,12 +1,15 @@
-"""Logistic regression, the smallest model there is."""
+"""Logistic regression, the smallest model of the room."""
 
 from math import prod
 
 from torch import Tensor, nn
 
+from fedceo.models.registry import MODELS
 
+
+@MODELS.register("logistic", "logistic regression")
 class Logistic(nn.Module):
-    """flatten -> linear (classes)."""
+    """A network of flatten -> linear (classes)."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -4,11 +4,14 @@ from math import prod
 
 from torch import Tensor, nn
 
+from fedceo.models.registry import MODELS
+
 UNITS = 64
 
 
+@MODELS.register("mlp", "two layers of 64 units without biases, dropout before ReLU (the paper's MLP)")
 class MLP(nn.Module):
-    """flatten -> linear (64) -> dropout 0.5 -> ReLU -> linear (classes); returns logits."""
+    """A network of flatten -> linear (64) -> dropout 0.5 -> ReLU -> linear (classes)."""
 
     mask_shape = (UNITS,)
     keep = 0.5

@@ -4,10 +4,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.registry import MODELS
 
 
+@MODELS.register("small-cnn", "two small convolutions and a linear layer, for quick work")
 class SmallCNN(nn.Module):
-    """conv 16 -> pool -> conv 32 -> pool -> classes; 6,090 parameters for 1x8x8 and 10 classes."""
+    """A network of conv 16 -> pool -> conv 32 -> pool -> classes; 6,090 parameters for 1x8x8 and 10 classes."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

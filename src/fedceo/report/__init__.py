@@ -1,1 +1,1 @@
-"""Pictures and pages of runs: `figures` for papers and notebooks, `page` for the browser."""
+"""Figures and pages about runs: `figures` for papers and notebooks, `page` for the browser."""

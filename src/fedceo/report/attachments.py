@@ -1,4 +1,4 @@
-"""What lies beside a run's own files: an audit in audit.json, attacks in the folder `attack`."""
+"""Attachments to a run's folder: an audit in audit.json, attacks in the folder `attack`."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,19 +31,19 @@ ATTACK_COLUMNS = {
     "label_hit": "label hit",
 }
 LARGEST_PICTURE = 2_000_000
-"""Bytes of a picture file that is taken into the page."""
+"""Size in bytes up to which a picture file is embedded in the page."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image inside the page: its data URI and what it shows."""
+    """An image inside the page: its data URI and its caption."""
 
     source: str
     caption: str
 
 
 def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
-    """What `fedceo privacy audit --json` printed, where it is kept as audit.json in the run's folder."""
+    """The tables of each run's audit: the output of `fedceo privacy audit --json`, kept as audit.json in its folder."""
     for run in runs:
         path = run.path / "audit.json"
         if not path.exists():
@@ -63,7 +63,7 @@ def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
 
 
 def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
-    """What `fedceo attack --out RUN/attack` left: each attack.json and the picture grids beside it."""
+    """The tables and pictures of each run's attacks, as `fedceo attack --out RUN/attack` writes them."""
     for run in runs:
         for path in sorted((run.path / "attack").rglob("attack.json")):
             attack = read_json(path)
@@ -89,7 +89,7 @@ def data_uri(content: bytes, kind: str) -> str:
 
 
 def number(value: Any) -> str:
-    """A value of a table as text; an estimate, {"value", "low", "high"}, with its interval."""
+    """A table's value as text; an estimate, {"value", "low", "high"}, is given with its interval."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Interactive charts: plotly's, as pieces of HTML that need nothing but the script the page carries.
+"""Interactive charts of plotly, as pieces of HTML that need nothing but the script inside the page.
 
-Names come from folders and files. Plotly reads a little HTML in text, so they are escaped before they reach it.
+Names come from folders and files. Plotly interprets some HTML in text, so names are escaped first.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from fedceo.report.curves import FIELDS, capital, mean_curve, trade_off_points, 
 from fedceo.report.loading import Group
 
 COLOURS = ("#2488C8", "#D55E00", "#8F7FBF", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
-"""Those of the figures, but for the darkest two, which a dark page would swallow."""
+"""The colours of the figures, but for the darkest two, which could not be seen on a dark page."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, and its numbers as a table for whoever does not see it.
+    """A chart, with its numbers as a table for readers who cannot see it.
 
     Attributes:
         html: a <div> and the script that fills it.
-        caption: what it shows.
-        head, rows: the numbers as text.
+        caption: the sentence below the chart.
+        head, rows: the table's cells as text.
     """
 
     html: str
@@ -37,12 +37,12 @@ class Chart:
 
 
 def script() -> str:
-    """Plotly's own program text."""
+    """The source of plotly's JavaScript library."""
     return get_plotlyjs()
 
 
 def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
-    """Accuracy over rounds with seed bands; None where no run has the field."""
+    """A chart of accuracy over rounds with bands over seeds; None where no run has the field."""
     figure, rows = go.Figure(), []
     for number, group in enumerate(groups):
         rounds, mean, sd = mean_curve(group, field)
@@ -73,7 +73,7 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
 
 
 def trade_off_chart(groups: Sequence[Group], against: str, observer: str) -> Chart | None:
-    """Last accuracy against epsilon or sigma; None where there are not two points to compare."""
+    """A chart of the last accuracy against epsilon or sigma; None where there are not two points to compare."""
     points = trade_off_points(groups, against, observer)
     if sum(len(x) for x, _, _ in points.values()) < 2:
         return None
@@ -100,19 +100,19 @@ def trade_off_chart(groups: Sequence[Group], against: str, observer: str) -> Cha
 
 
 def _spread_where_known(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Without the last column where no row has a spread, and without "mean" then: there is one run of each."""
+    """The table without its last column, and without the word "mean", where every experiment has one run alone."""
     if any(row[-1] != "-" for row in rows):
         return head, rows
     return [*head[:-2], "%"], [row[:-1] for row in rows]
 
 
 def _whole_step(last: int) -> int:
-    """Rounds between ticks: a whole number, for some ten of them."""
+    """The number of rounds between two ticks, for about ten ticks."""
     return next(step * 10**power for power in range(12) for step in (1, 2, 5) if last <= 10 * step * 10**power)
 
 
 def _html(figure: go.Figure, x: str, y: str, name: str, log: bool = False) -> str:
-    """The page's style sheet gives text and grid their colours, so that they follow light and dark."""
+    """The figure as HTML, without colours of text and grid: the page's style sheet sets them, for light and dark."""
     figure.update_layout(
         template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", autosize=True,
         height=400 + 14 * len(figure.data), margin={"l": 56, "r": 12, "t": 16, "b": 56}, hovermode="closest",

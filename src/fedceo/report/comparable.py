@@ -1,4 +1,4 @@
-"""Which experiments on one page cannot be compared, and why: test records, training data and its partition, model."""
+"""Warnings of experiments that cannot be compared: other test records, training data, partitions, models."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ NOT_THE_METHOD = "a difference in accuracy is not the method's alone"
 
 
 def warnings(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each thing that a comparison of methods takes for equal and that differs between groups.
+    """One sentence for each thing that must be equal in a comparison of methods and differs between groups.
 
-    Records are judged by the digests that runs note, the partition also by its settings. Other seeds draw other
-    partitions of the same data, which is no difference. Runs that note no digest (unfinished ones, or those of an
-    earlier version) are judged by their settings.
+    Records are compared by the digests in the runs' results, the partition also by its settings. Other seeds draw other
+    partitions of the same data, which is no difference. Runs without digests (unfinished ones, or those of an earlier
+    version) are compared by their settings.
     """
     changed = differences(groups)
     aspects = (
@@ -36,7 +36,7 @@ def warnings(groups: Sequence[Group]) -> list[str]:
 
 
 def _at_other_prices(groups: Sequence[Group]) -> list[str]:
-    """A sentence where an outsider learns more of some than of others, those without privacy apart."""
+    """One sentence where an outsider's epsilon differs between groups; groups without privacy do not count."""
     prices = {group.name: epsilon for group in groups if (epsilon := group.epsilon("outsider")) is not None}
     if not prices or max(prices.values()) <= 1.05 * min(prices.values()):
         return []
@@ -58,5 +58,5 @@ def _training(groups: Sequence[Group]) -> list[str]:
 
 
 def _noted(group: Group, name: str) -> Any:
-    """What the first run's result says, or None."""
+    """A field of the first run's result, or None."""
     return (group.runs[0].result or {}).get(name)

@@ -1,4 +1,4 @@
-"""Figures of whole runs: accuracy over rounds, what privacy costs, what time costs."""
+"""Figures of whole runs: accuracy over rounds, accuracy against privacy, and time."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ FIELDS = {
 
 PART_COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#56B4E9", "#CC79A7", "#BBBBBB")
 PART_HATCHES = ("", "///", "", "...", "xxx", "")
-"""Of a round's time by where it went; hatches tell the parts apart in grey."""
+"""Colours and hatches of the parts of a round's time; hatches tell the parts apart in grey."""
 
 
 @styled
 def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Drawing:
-    """Accuracy over rounds: the mean over seeds, and a band of one standard deviation where there are several.
+    """A figure of accuracy over rounds: the mean over seeds, with a band of one standard deviation where several.
 
     Args:
         field: test_accuracy (G), local_accuracy (P-loc) or personal_accuracy (P-glob).
@@ -50,7 +50,7 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
 
 
 def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
-    """(rounds,) the rounds, and mean and standard deviation over seeds in percent; a deviation of one run is 0."""
+    """(rounds,) each: rounds, mean and standard deviation over seeds in percent; one run has a deviation of 0."""
     rounds, values = group.curve(field)
     if not len(rounds):
         return rounds, np.empty(0), np.empty(0)
@@ -60,17 +60,17 @@ def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
 
 @styled
 def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str = "outsider") -> Drawing:
-    """Last test accuracy against what privacy it was bought with, one line for each method.
+    """A figure of the last test accuracy against epsilon or sigma, one line for each method.
 
-    Groups without such a number, or without privacy, become a level line each, which privacy would have to reach.
+    Each group without privacy is a level line, the accuracy that a private method would have to reach.
 
     Args:
         against: epsilon or sigma.
         observer: whose epsilon: outsider, participant, server or client.
 
     Returns:
-        data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method; the deviation
-        of one run is NaN.
+        data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method; one run has a
+        deviation of NaN.
     """
     points = trade_off_points(groups, against, observer)
     if not points:
@@ -102,9 +102,9 @@ def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str =
 
 
 def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> dict[str, tuple[Array, Array, Array]]:
-    """Method -> (x, mean, sd), ascending in x; accuracies in percent; finished groups with a positive x alone.
+    """Method -> (x, mean, sd), ascending in x, with accuracies in percent, of the finished groups with a positive x.
 
-    A deviation of one run is NaN.
+    One run has a deviation of NaN.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}
     for group in groups:
@@ -118,17 +118,17 @@ def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> di
 
 
 def without_privacy(groups: Sequence[Group]) -> list[Group]:
-    """The finished groups that nothing was noised in."""
+    """The finished groups without noise."""
     return [g for g in groups if g.finished and not g.experiment.mechanism.adds_noise and len(g.accuracies("last"))]
 
 
 @styled
 def runtime(groups: Sequence[Group]) -> Drawing:
-    """Wall-clock seconds of a round by where they went, the mean over runs, on whatever machine each ran.
+    """A figure of the wall-clock seconds of a round by part, the mean over runs, each on its own machine.
 
     Returns:
-        data["seconds"], (groups,), of the finished ones, and data["parts"], (PARTS and the rest, groups), which add up
-        to them; all is the rest where a run does not tell.
+        data["seconds"], (groups,), of the finished groups, and data["parts"], (PARTS and the rest, groups), which add
+        up to them; a run that has not noted its parts has only the rest.
     """
     done = [group for group in groups if group.finished]
     if not done:
@@ -155,7 +155,7 @@ def runtime(groups: Sequence[Group]) -> Drawing:
 
 
 def seconds_by_part(run: LoadedRun) -> list[float]:
-    """Seconds a round in each of PARTS and in the rest (files, drawing cohorts, a budget), of a finished run."""
+    """Seconds that a round of a finished run takes in each of PARTS and in the rest (files, cohorts, a budget)."""
     assert run.result is not None
     told = run.result.get("seconds_by_part", {})
     found = [told.get(part, 0.0) for part in PARTS]
@@ -164,10 +164,10 @@ def seconds_by_part(run: LoadedRun) -> list[float]:
 
 
 def capital(text: str) -> str:
-    """With a capital letter at the beginning, and the others as they are."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def _plain(name: str) -> str:
-    """A name as it is: matplotlib takes what stands between two dollar signs for mathematics."""
+    """A name that matplotlib shows unchanged: it sets text between dollar signs as mathematics and hides leading _."""
     return name.replace("$", r"\$").lstrip("_")

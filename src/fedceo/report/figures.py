@@ -5,9 +5,9 @@
     recording = read_recording("runs/demo/FedCEO/records/round-00030.safetensors")
     singular_values(recording, "fc1.weight").data["values"]
 
-Of runs: accuracy_curves, trade_off, runtime. Of one recorded round: smoothness, class_bars, singular_values, or
-of_recording for all of them; of many: survivors. Recordings are made by [record] in the experiment file. Of a
-federation: partition. Of an attack: attack_grid.
+There are figures of runs (accuracy_curves, trade_off, runtime), of one recorded round (smoothness, class_bars,
+singular_values, or of_recording for all three), of many recorded rounds (survivors), of a federation (partition) and of
+an attack (attack_grid). The section [record] of an experiment file says which rounds are recorded.
 """
 
 from fedceo.report.curves import accuracy_curves, runtime, trade_off

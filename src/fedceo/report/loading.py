@@ -1,4 +1,4 @@
-"""Runs from their folders, and which of them are the same experiment with other seeds."""
+"""Runs loaded from their folders, and grouped by experiment where they differ in the seed alone."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,17 +15,17 @@ from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.summary import summarise
 
 NOT_COMPARED = ("seed", "note", "evaluation", "checkpoint", "record")
-"""What may differ between runs that are averaged."""
+"""Fields and sections that may differ between runs that are averaged."""
 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run as its folder tells it.
+    """A run loaded from its folder.
 
     Attributes:
         name: the end of its path that tells it from the others.
-        history: one dict a round.
-        result: what result.json holds; None where the run is unfinished.
+        history: one dict of metrics a round.
+        result: the content of result.json; None where the run is unfinished.
         recordings: files of recorded rounds.
     """
 
@@ -38,7 +38,7 @@ class LoadedRun:
 
     @property
     def accuracy(self) -> dict[str, Any]:
-        """As in result.json, of the rounds so far."""
+        """The accuracy summary of result.json, or that of the rounds so far."""
         return self.result["accuracy"] if self.result else summarise(self.history)
 
     @property
@@ -47,23 +47,23 @@ class LoadedRun:
 
     @property
     def state(self) -> str:
-        """finished, or how far it is."""
+        """The word "finished", or the number of rounds so far."""
         done = len(self.history)
         return "finished" if self.result else f"unfinished, {done} of {self.experiment.train.rounds} rounds"
 
     def curve(self, field: str) -> dict[int, float]:
-        """Round -> value, of the rounds that have one."""
-        return {record["round"]: record[field] for record in self.history if record.get(field) is not None}
+        """Round -> value of a metric, for the rounds that have one."""
+        return {metrics["round"]: metrics[field] for metrics in self.history if metrics.get(field) is not None}
 
     def epsilon(self, observer: str) -> float | None:
-        """Of the observer's first row; None where nothing is promised, or the run is unfinished."""
+        """The epsilon in the observer's first row; None where there is no guarantee, or the run is unfinished."""
         rows = self.result["privacy"] if self.result else []
         return next((row["epsilon"] for row in rows if row["observer"] == observer), None)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one experiment, seeds apart, all finished or all not."""
+    """Runs of one experiment with different seeds, all finished or all unfinished."""
 
     name: str
     runs: tuple[LoadedRun, ...]
@@ -77,25 +77,25 @@ class Group:
         return self.runs[0].result is not None
 
     def curve(self, field: str) -> tuple[Array, Array]:
-        """(rounds,) that all runs have a value for, and (runs, rounds) the values."""
+        """The rounds for which all runs have a value, (rounds,), and the values, (runs, rounds)."""
         curves = [run.curve(field) for run in self.runs]
         rounds = sorted(set.intersection(*map(set, curves)))
         return np.array(rounds, dtype=int), np.array([[curve[t] for t in rounds] for curve in curves])
 
     def accuracies(self, key: str) -> Array:
-        """(runs,) a number of the accuracy summary in percent, without the runs that have none."""
+        """(runs,) one number of the accuracy summary in percent, without the runs that have none."""
         found = [run.accuracy.get(key) for run in self.runs]
         return np.array([100 * value for value in found if value is not None])
 
     def epsilon(self, observer: str) -> float | None:
-        """The largest over the runs; None if one of them has none."""
+        """The largest epsilon of the runs; None if one of them has none."""
         found = [run.epsilon(observer) for run in self.runs]
         known = [epsilon for epsilon in found if epsilon is not None]
         return max(known) if len(known) == len(found) else None
 
     @property
     def noise_multiplier(self) -> float | None:
-        """sigma of the first run, known once it is finished or where the experiment gives it."""
+        """The first run's sigma; None where the run is unfinished and its experiment does not give it."""
         run = self.runs[0]
         if run.result:
             return float(run.result["noise_multiplier"])
@@ -103,15 +103,15 @@ class Group:
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
-    """Runs from their folders, or from all folders of runs below, as a sweep leaves them, finished or not.
+    """The runs in some folders, or in all run folders below them, as a sweep leaves them, finished or not.
 
-    Runs that cannot be compared are refused.
+    Runs on different test sets are refused.
     """
-    places = list(dict.fromkeys(place for path in paths for place in _run_folders(Path(path))))
-    if not places:
+    folders = list(dict.fromkeys(folder for path in paths for folder in _run_folders(Path(path))))
+    if not folders:
         raise UsageError("RUN: which run folders?")
     runs = []
-    for path, name in zip(places, _names(places), strict=True):
+    for path, name in zip(folders, _names(folders), strict=True):
         folder = RunFolder(path)
         experiment = folder.experiment()
         result = folder.result() if folder.finished else None
@@ -133,8 +133,10 @@ def _run_folders(path: Path) -> list[Path]:
 
 
 def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
-    """Runs that differ in nothing but the seed and what does not change the result, together; of runs with one seed
-    the first."""
+    """Groups of the runs that differ in the seed alone and in what does not change a result.
+
+    Of several runs of one group with the same seed the first is kept.
+    """
     groups: dict[str, list[LoadedRun]] = {}
     for run in runs:
         table = run.experiment.model_dump(exclude=set(NOT_COMPARED))
@@ -152,7 +154,7 @@ def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Field -> its value in each group, for the fields in which groups differ."""
+    """Field -> its value in each group, for the fields of the experiment in which groups differ."""
     tables = [_flat(group.experiment.model_dump(exclude=set(NOT_COMPARED))) for group in groups]
     fields = list(dict.fromkeys(field for table in tables for field in table))
     values = {field: [_show(table.get(field)) for table in tables] for field in fields}
@@ -160,7 +162,7 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds, or one line that says what is wrong with it."""
+    """The content of a JSON file, or an error in one line."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError):
@@ -168,7 +170,7 @@ def read_json(path: Path) -> Any:
 
 
 def _data(run: LoadedRun) -> str:
-    """Which test set: the name of the data, or the file."""
+    """The name of the run's data, or of its file, which stands for its test set."""
     return run.result["data"] if run.result else run.experiment.data.name or Path(str(run.experiment.data.path)).name
 
 
@@ -184,7 +186,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _without_seed(path: Path) -> Path:
-    """A sweep keeps its seeds in folders of that name."""
+    """The folder of the experiment, which in a sweep is the parent of the folders seed-N."""
     return path.resolve().parent if path.name.startswith("seed-") else path.resolve()
 
 

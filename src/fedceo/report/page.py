@@ -1,4 +1,4 @@
-"""One page about one run or many: everything in it, nothing fetched, every name from a file escaped."""
+"""One page about one run or many, which fetches nothing from the network and escapes every name from a file."""
 
 import platform
 import shlex
@@ -37,7 +37,7 @@ MOST_PICTURED = 4
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path, observer: str = "outsider") -> Path:
-    """Write the page about these run folders to a file and return its path."""
+    """Write the page about some run folders to a file and return its path."""
     out = Path(out)
     if observer not in OBSERVERS:
         raise UsageError(f"observer: {observer!r}, expected one of {', '.join(OBSERVERS)}")
@@ -50,7 +50,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, observer: str = "
 
 
 def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
-    """The page as text; observer: whose epsilon accuracies are drawn against."""
+    """The page as text; observer: the observer against whose epsilon accuracies are drawn."""
     groups = group_runs(runs)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": number, "capital": capital}
@@ -99,7 +99,7 @@ def _accuracy_row(group: Group) -> dict[str, Any]:
 
 
 def _unsmoothed(group: Group) -> str:
-    """The mean over the last rounds measured without a smoothing, and which they are."""
+    """The mean accuracy of the last rounds measured without smoothing, and the numbers of these rounds."""
     smoothed_last = [run.accuracy for run in group.runs if "last_unsmoothed" in run.accuracy]
     rounds = sorted({found["last_unsmoothed_round"] for found in smoothed_last} - {None})
     if not rounds:
@@ -117,7 +117,7 @@ def _mean(group: Group, key: str) -> str:
 
 
 def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]], list[str]]]:
-    """The rows of each finished experiment's first run, those with the same rows together, and what they rest on."""
+    """For the finished experiments: the names of those with equal privacy rows, these rows, and their assumptions."""
     found: list[tuple[list[str], list[dict[str, Any]]]] = []
     for group in groups:
         result = group.runs[0].result
@@ -150,15 +150,13 @@ def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:
 
 
 def _spent(run: LoadedRun) -> tuple[LoadedRun, list[str]]:
-    """A run and, once it is finished, its seconds a round: all of them, then part by part with their shares."""
+    """A run and, once it is finished, its seconds a round: in all, then part by part with percentages."""
     if run.result is None:
         return run, []
     parts = seconds_by_part(run)
     whole = sum(parts)
-    shares = [
-        f"{seconds:.2g} ({100 * seconds / whole:.0f}\N{NO-BREAK SPACE}%)" if seconds else "0" for seconds in parts
-    ]
-    return run, [f"{whole:.3g}", *shares]
+    shown = [f"{seconds:.2g} ({100 * seconds / whole:.0f}\N{NO-BREAK SPACE}%)" if seconds else "0" for seconds in parts]
+    return run, [f"{whole:.3g}", *shown]
 
 
 def _picture(drawing: Drawing) -> Picture:

@@ -1,4 +1,4 @@
-"""Figures of records: who has what, and what an attacker makes of it."""
+"""Figures of records: their partition over clients, and an attacker's reconstructions of them."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fedceo.report.style import Drawing, styled
 
 @styled
 def partition(federation: Federation) -> Drawing:
-    """How many training records of each label every client holds.
+    """A figure of the number of training records of each label that every client holds.
 
     Returns:
         data["counts"], (clients, classes).
@@ -26,14 +26,14 @@ def partition(federation: Federation) -> Drawing:
 
 @styled
 def attack_grid(study: Study, row: str = "attack") -> Drawing:
-    """Reconstructions on their way from the start to the end, beside the truth; the first 8 records.
+    """A figure of the truth and the reconstructions from the start to the end, of the first 8 records.
 
     Args:
-        study: what `fedceo.attacks.run_study` returns.
+        study: a study of `fedceo.attacks.run_study`.
         row: attack or control.
 
     Returns:
-        data["truth"], (n, channels, height, width), and data["steps"], (looks,), data["found"], (looks, n, ...).
+        data["truth"], (n, channels, height, width), data["steps"], (steps,), and data["found"], (steps, n, ...).
     """
     path = study.paths[row]
     about = next(each for each in study.result["rows"] if each["name"] == row)

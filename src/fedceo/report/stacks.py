@@ -1,4 +1,4 @@
-"""Figures of recorded rounds: what noise does to the models of a cohort, and what smoothing makes of it."""
+"""Figures of recorded rounds: the models of a cohort before noise, as uploaded, and after smoothing."""
 
 from collections.abc import Sequence
 
@@ -16,17 +16,17 @@ from fedceo.simulation.recording import Recording
 from fedceo.tensors import fold, spectrum
 
 DROP = 0.10
-"""A class whose accuracy fell by more than this since before the noise is marked."""
+"""Loss of accuracy, compared with before the noise, from which on a class is marked."""
 LEAST_BAR = 2
-"""Height in points of a marked bar at the least: what fell to nothing must not look like a class without records."""
+"""Least height in points of a marked bar: a class that fell to zero must not look like one without records."""
 MOST_CLIENTS = 4
 """Clients in a figure of bars."""
 DARKEST = 1e-4
-"""Smallest value that still has a colour of its own, as a share of the largest."""
+"""Smallest value with a colour of its own, relative to the largest value."""
 
 
 def of_recording(recording: Recording) -> dict[str, Drawing]:
-    """Every figure that this round alone has something for, by name."""
+    """All figures that can be drawn from one recorded round, by name."""
     layers = layers_of(recording)
     drawings = {"class_bars": class_bars(recording)}
     if layers and len(recording.clients) > 1:
@@ -44,7 +44,7 @@ def layers_of(recording: Recording) -> list[str]:
 
 @styled
 def smoothness(recording: Recording, layer: str | None = None) -> Drawing:
-    """How far each client's weights of each class lie from the other clients'.
+    """A figure of the distance of each client's weights of each class to the other clients' weights.
 
     R[c, k] = 1/2 sum_l |w_ck - w_cl|^2 / (m - 1) over the other clients l, the Laplacian form of a complete graph. The
     scale-free form divides by the mean of |w_ck|^2 over clients, because soft-thresholding shrinks all norms.
@@ -99,7 +99,7 @@ def smoothness(recording: Recording, layer: str | None = None) -> Drawing:
 
 @styled
 def class_bars(recording: Recording, clients: Sequence[int] | None = None) -> Drawing:
-    """Accuracy of single clients' models on each class, stage by stage; a class that fell by over 10 points is marked.
+    """A figure of single clients' accuracies on each class, stage by stage, with losses over 10 points marked.
 
     Args:
         clients: client numbers to draw; left out: the first four of the cohort.
@@ -111,9 +111,9 @@ def class_bars(recording: Recording, clients: Sequence[int] | None = None) -> Dr
     missing = [client for client in chosen if client not in recording.clients]
     if missing:
         raise UsageError(f"clients: {missing[0]} was not in round {recording.round}")
-    places = [recording.clients.index(client) for client in chosen]
+    positions = [recording.clients.index(client) for client in chosen]
     stages = list(recording.accuracy)
-    accuracy = np.stack([recording.accuracy[stage].numpy()[places] for stage in stages])
+    accuracy = np.stack([recording.accuracy[stage].numpy()[positions] for stage in stages])
     marked = accuracy[:1] - accuracy > DROP
     figure, axes = panels(
         len(chosen), len(stages), 0.6 + 2.3 * len(stages), 0.7 + 1.1 * len(chosen), sharex=True, sharey=True
@@ -140,15 +140,15 @@ def class_bars(recording: Recording, clients: Sequence[int] | None = None) -> Dr
 
 @styled
 def singular_values(recording: Recording, layer: str | None = None) -> Drawing:
-    """Singular values of the uploads in the Fourier domain of the client axis, before smoothing.
+    """A figure of the singular values of the uploads in the Fourier domain of the client axis, before smoothing.
 
     Args:
-        layer: left out: the first recorded one.
+        layer: the weight to decompose; left out: the first recorded one.
 
     Returns:
         data["values"], (floor(m / 2) + 1, min(d, h)): one row for each distinct frequency, the client sum first;
-        data["threshold"] and data["edge"], one number each or none: what smoothing thresholds at, and the largest
-        singular value that noise of this size alone has, s sqrt(m) (sqrt(d) + sqrt(h)).
+        data["threshold"] and data["edge"], one number each or none: the threshold of smoothing, and the largest
+        singular value of noise of this size alone, s sqrt(m) (sqrt(d) + sqrt(h)).
     """
     layer = _layer(recording, layer, first=True)
     w = fold(recording.stacks["uploaded"], [layer])[layer]
@@ -160,13 +160,11 @@ def singular_values(recording: Recording, layer: str | None = None) -> Drawing:
     panel = axes[0, 0]
     colours = colormaps[SEQUENCE]
     scale = Normalize(1, max(m // 2, 2))
-    places = np.arange(1, values.shape[1] + 1)
+    order = np.arange(1, values.shape[1] + 1)
     marker = "." if values.shape[1] < 40 else None
     for frequency in range(len(values) - 1, 0, -1):
-        panel.plot(places, values[frequency], color=colours(0.9 * scale(frequency)), linewidth=1, marker=marker)
-    panel.plot(
-        places, values[0], color="black", linewidth=2, marker=marker, label="frequency 0, the sum of all clients"
-    )
+        panel.plot(order, values[frequency], color=colours(0.9 * scale(frequency)), linewidth=1, marker=marker)
+    panel.plot(order, values[0], color="black", linewidth=2, marker=marker, label="frequency 0, the sum of all clients")
     for level, words, dash in ((threshold, "threshold", "dashed"), (edge, "edge of the noise", "dotted")):
         if level:
             panel.axhline(level[0], color="#D55E00", linestyle=dash, linewidth=1.5, label=f"{words}, {level[0]:.3g}")
@@ -190,10 +188,10 @@ def singular_values(recording: Recording, layer: str | None = None) -> Drawing:
 
 @styled
 def survivors(recordings: Sequence[Recording], layer: str | None = None) -> Drawing:
-    """How many singular values of each frequency lie above the threshold, smoothing after smoothing.
+    """A figure of the number of singular values of each frequency above the threshold, smoothing after smoothing.
 
-    Cohorts of different sizes have different frequencies: a row is a place between 0 and the highest one, and cells of
-    a smaller cohort's missing frequencies stay empty.
+    Cohorts of different sizes have different numbers of frequencies; cells of a smaller cohort's missing frequencies
+    stay empty.
 
     Args:
         recordings: rounds of one run; those that do not smooth are left out.
@@ -227,12 +225,12 @@ def _draw_survivors(rounds: Array, counts: Array) -> tuple[Figure, dict[str, Arr
     top = max(float(np.nanmax(counts)), 1.0)
     image = panel.pcolormesh(*edges, counts, vmin=0, vmax=top, cmap=SEQUENCE)
     if counts.size <= 200:
-        for (frequency, place), count in np.ndenumerate(counts):
+        for (frequency, column), count in np.ndenumerate(counts):
             if not np.isnan(count):
                 colour = "white" if count < 0.5 * top else "black"
-                panel.text(place, frequency, f"{count:.0f}", ha="center", va="center", fontsize=7, color=colour)
+                panel.text(column, frequency, f"{count:.0f}", ha="center", va="center", fontsize=7, color=colour)
     shown = range(0, len(rounds), -(-len(rounds) // 10))
-    panel.set_xticks(list(shown), [str(rounds[place]) for place in shown])
+    panel.set_xticks(list(shown), [str(rounds[column]) for column in shown])
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set(xlabel="round", ylabel="frequency")
     figure.colorbar(image, ax=panel, label="singular values above the threshold", ticks=MaxNLocator(integer=True))

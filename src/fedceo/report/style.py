@@ -1,4 +1,4 @@
-"""One look for all figures: vector, readable in grey and by colour-blind readers."""
+"""The common style of all figures: vector graphics, readable in grey and by colour-blind readers."""
 
 import io
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
-"""Okabe and Ito's, distinct to colour-blind eyes; dashes and markers tell them apart in grey."""
+"""The colours of Okabe and Ito, distinct to colour-blind eyes; dashes and markers tell lines apart in grey."""
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LARGE_IS_RED = "YlOrRd"
@@ -34,17 +34,17 @@ _SETTINGS: Any = {
 }
 
 styled = matplotlib.rc_context(_SETTINGS)
-"""Decorates a function that draws: what it makes has the common style, and matplotlib's settings stay as they were."""
+"""A decorator that gives a function's figures the common style and leaves matplotlib's settings as they were."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and what it shows.
+    """A figure with its data and caption.
 
     Attributes:
-        figure: with constrained layout; `figure.savefig("name.pdf")` for a paper.
+        figure: a matplotlib figure with constrained layout; `figure.savefig("name.pdf")` saves it for a paper.
         data: the arrays drawn, by name.
-        caption: one or two sentences that say what is seen, for readers and for screen readers.
+        caption: one or two sentences that describe the figure, for readers and for screen readers.
     """
 
     figure: Figure
@@ -66,7 +66,7 @@ def panels(rows: int, columns: int, width: float, height: float, **options: Any)
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Colour, dash and marker of the line with this number; 32 differ in at least one."""
+    """Colour, dash and marker of the line with this number; 32 lines differ in at least one."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number // len(COLOURS) + number) % len(DASHES)],

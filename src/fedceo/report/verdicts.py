@@ -1,16 +1,16 @@
-"""What an audit amounts to, in the same words on the terminal and on a page."""
+"""The verdict of an audit in words, the same on the terminal and on a page."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def views_tested(audit: Mapping[str, Any]) -> int:
-    """How many views had scores enough to be passed or refuted."""
+    """The number of views that had enough scores to be passed or refuted."""
     return sum(view["verdict"] != "not testable" for view in audit["views"])
 
 
 def audit_in_words(audit: Mapping[str, Any]) -> str:
-    """One sentence, without a capital and a full stop; a view that could not be tested is not one that passed."""
+    """The verdict as one sentence without capital and full stop; an untested view does not count as passed."""
     if audit["refuted"]:
         return "the claim is refuted"
     tested, views = views_tested(audit), len(audit["views"])

@@ -1,7 +1,7 @@
-"""Which Ray a run uses, and everything that can be wrong with it, in one line each.
+"""The Ray that a run uses, and one line for everything that can be wrong with it.
 
-Ray that this process already uses is used and left as it is; a running cluster is joined and left; otherwise one is
-started on this machine and shut down at the end. Its usage statistics, dashboard and logs stay off.
+If this process has initialised Ray, the run uses that and leaves it as it is; a running cluster is joined and left;
+otherwise Ray is started on this machine and shut down at the end. Its usage statistics, dashboard and logs stay off.
 """
 
 import os
@@ -24,10 +24,10 @@ except ImportError:
     raise UsageError("--engine ray: needs the extra fedceo[ray]") from None
 
 CONNECT_SECONDS = 5.0
-"""How long an address may take to answer; Ray itself tries for minutes and prints while it does."""
+"""Seconds that an address may take to answer; Ray itself tries for minutes and prints while it does."""
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How HTTP/2 begins, which Ray speaks; who speaks it answers with settings too, a frame whose fourth byte is 4."""
+"""The first bytes of an HTTP/2 connection, Ray's protocol; a server answers with a frame whose fourth byte is 4."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Workers:
     """Ray workers that train the cohort, each with one CPU core or a GPU or a part of one.
 
     Attributes:
-        count: how many; none: as many as there is room for.
-        address: HOST:PORT of a running cluster, or "auto" for the one on this machine; none: what RAY_ADDRESS says, or
-            one of our own on this machine.
-        gpus_per_worker: up to 1, less where workers share one; none: 1 where the run's device is a GPU, else 0.
+        count: the number of workers; None: as many as there is room for.
+        address: HOST:PORT of a running cluster, or "auto" for the one on this machine; None: the one that RAY_ADDRESS
+            names, or a new one on this machine.
+        gpus_per_worker: up to 1, less where workers divide one; None: 1 where the run's device is a GPU, else 0.
     """
 
     count: int | None = None
@@ -46,7 +46,7 @@ class Workers:
     gpus_per_worker: float | None = None
 
     def gpus(self, device: torch.device) -> float:
-        """GPUs of one worker, checked against the device that the run trains on."""
+        """The GPUs of one worker, checked against the device that the run trains on."""
         gpus = float(device.type == "cuda") if self.gpus_per_worker is None else self.gpus_per_worker
         if not 0 <= gpus <= 1:
             raise UsageError(f"--gpus-per-worker: {gpus:g}, expected 0 to 1, since a worker trains on one GPU")
@@ -59,19 +59,19 @@ class Workers:
 
 @contextmanager
 def connected(workers: Workers, device: torch.device) -> Iterator[tuple[int, float]]:
-    """Ray in use while inside; yields how many workers there are to be, and the GPUs of each."""
+    """A connection to Ray while the context lasts; yields the number of workers to start, and the GPUs of each."""
     if workers.count is not None and workers.count < 1:
         raise UsageError(f"--workers: {workers.count}, expected at least 1")
     gpus = workers.gpus(device)
-    begun = ray.is_initialized()
-    if begun and workers.address is not None:
+    was_initialised = ray.is_initialized()
+    if was_initialised and workers.address is not None:
         raise UsageError("--ray-address: this process uses Ray already; leave the address out to use the same one")
-    if not begun:
+    if not was_initialised:
         _begin(workers)
     try:
         yield _room(workers.count, gpus), gpus
     finally:
-        if not begun:
+        if not was_initialised:
             ray.shutdown()
 
 
@@ -92,7 +92,7 @@ def _begin(workers: Workers) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Refuses what is no address of a cluster, and an address that nobody answers at."""
+    """Refuse a text that is no address of a cluster, and an address at which no cluster answers."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -109,7 +109,7 @@ def _check_address(address: str) -> None:
 
 
 def _room(wanted: int | None, gpus: float) -> int:
-    """How many workers to start: as many as asked for, or as there is room for, machine by machine."""
+    """The number of workers to start: as many as wanted, or as many as the machines have room for."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     found = sum(node.get("GPU", 0.0) for node in alive)
     if gpus > found:

@@ -1,4 +1,4 @@
-"""Processes that take tasks as they become free. One that dies is replaced, and its task is given to another."""
+"""Pools of worker processes that take tasks as they become free; one that dies is replaced, and its task done again."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,28 +16,28 @@ from ray.exceptions import (
 from fedceo.errors import UsageError
 from fedceo.scale.cluster import ray
 from fedceo.scale.scheduling import MOST_TRIES, TaskQueue
-from fedceo.scale.worker import Kit, Worker
+from fedceo.scale.worker import Worker, WorkerSetup
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
-"""What Ray raises when a worker, its machine or a result it left there is gone."""
+"""Ray's exceptions for a worker, a machine or a stored result that is gone."""
 
 START_SECONDS = 120.0
-"""How long the first worker may take to start: a cluster that others use may have no room now."""
+"""Seconds that the first worker may take to start: a cluster that others use may have no room now."""
 
 
 class Pool:
-    """A fixed number of workers, each with its own Place.
+    """A fixed number of workers, each with a TrainingContext of its own.
 
     Attributes:
-        size: how many.
-        lost: how many have died and were replaced.
-        machines: names of those that workers run or ran on.
+        size: the number of workers.
+        lost: the number of workers that have died and were replaced.
+        machines: names of the machines on which workers run or ran.
     """
 
-    def __init__(self, kit: Kit, size: int, gpus: float) -> None:
+    def __init__(self, setup: WorkerSetup, size: int, gpus: float) -> None:
         self.size, self.lost = size, 0
         self.machines: set[str] = set()
-        self._kit = ray.put(kit)
+        self._setup = ray.put(setup)
         self._remote = ray.remote(Worker).options(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")
         self._alive: set[Any] = set()
         self._idle: list[Any] = []
@@ -47,16 +47,16 @@ class Pool:
             self._start()
 
     def run(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """(k, result) of every task, as they arrive; a task's result comes once, whoever has worked on it.
+        """(k, result) of every task in the order of arrival; each task has one result, however many workers tried it.
 
         Args:
-            method: of `Worker`.
-            tasks: its arguments; those that Ray holds already are given as references.
+            method: the method of `Worker` to call.
+            tasks: the arguments of each call; those that Ray's object store holds are given as references.
         """
-        desk: TaskQueue[Any] = TaskQueue(len(tasks))
+        queue: TaskQueue[Any] = TaskQueue(len(tasks))
         working: dict[Any, Any] = {}
-        while not desk.is_done:
-            while self._idle and (task := desk.take(self._idle[0])) is not None:
+        while not queue.is_done:
+            while self._idle and (task := queue.take(self._idle[0])) is not None:
                 worker = self._idle.pop(0)
                 working[getattr(worker, method).remote(*tasks[task])] = worker
             arrived = self._await(working)
@@ -66,14 +66,14 @@ class Pool:
             try:
                 result = _get(arrived)
             except LOST:
-                desk.lose(worker)
+                queue.lose(worker)
                 self._replace(worker)
             else:
                 self._idle.append(worker)
-                yield desk.finish(worker), result
+                yield queue.finish(worker), result
 
     def await_one(self) -> None:
-        """Until the first worker is ready; whoever comes later joins in when it is."""
+        """Wait until the first worker is ready; the others join in when they are."""
         while not self._idle:
             self._await({})
 
@@ -83,7 +83,7 @@ class Pool:
             ray.kill(worker)
 
     def _await(self, working: dict[Any, Any]) -> Any:
-        """The reference of a task that has ended, or none where a worker has become ready or failed to."""
+        """The reference of a task that has ended, or None where instead a worker has started or failed to start."""
         ended, _ = ray.wait([*working, *self._starting], timeout=None if working else START_SECONDS)
         if not ended:
             raise UsageError(f"--workers: none could be started within {START_SECONDS:g} s; is the cluster in use?")
@@ -106,19 +106,19 @@ class Pool:
     def _start(self) -> None:
         worker: Any = self._remote.remote()
         self._alive.add(worker)
-        self._starting[worker.prepare.remote(self._kit)] = worker
+        self._starting[worker.prepare.remote(self._setup)] = worker
 
     def _replace(self, worker: Any) -> None:
-        ray.kill(worker)  # it may only be out of reach; what it still does is not asked for again
+        ray.kill(worker)  # it may only be out of reach; its result would no longer be used
         self._alive.remove(worker)
         self.lost += 1
         self._start()
 
 
 @contextmanager
-def pool_of(kit: Kit, size: int, gpus: float) -> Iterator[Pool]:
-    """A pool with one worker ready at least; all end with the context."""
-    workers = Pool(kit, size, gpus)
+def pool_of(setup: WorkerSetup, size: int, gpus: float) -> Iterator[Pool]:
+    """A pool with at least one worker ready; all workers end with the context."""
+    workers = Pool(setup, size, gpus)
     try:
         workers.await_one()
         yield workers
@@ -127,7 +127,7 @@ def pool_of(kit: Kit, size: int, gpus: float) -> Iterator[Pool]:
 
 
 def _get(reference: Any) -> Any:
-    """What a task has returned; what the user can mend is raised as it is, not as a report from another process."""
+    """The result of a task; a UsageError is raised as it is, not wrapped in Ray's report from another process."""
     try:
         return ray.get(reference)
     except RayTaskError as error:

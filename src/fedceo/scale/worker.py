@@ -1,7 +1,7 @@
-"""What runs in a worker's process: the trainer that one machine would use, on records that the machine holds once.
+"""The code in a worker's process: the trainer that one machine would use, on records that a machine holds once.
 
 Tensors travel as NumPy arrays, which Ray's object store holds once on each machine and readers map instead of copying.
-Nothing that arrives is written to: a trainer copies its starts.
+Arrays that arrive are never written to: a trainer copies its starts.
 """
 
 import platform
@@ -32,23 +32,22 @@ VERSIONS = (__version__, torch.__version__)
 
 
 @dataclass(frozen=True)
-class Kit:
-    """All that a worker needs to make its own Place.
+class WorkerSetup:
+    """Everything from which a worker makes its TrainingContext.
 
     Attributes:
-        x, y, ready: records and labels as in Federation, and the records as the model takes them where the
-            TrainingContext keeps them so.
-        hands: who holds which: `Resampled`, or places one client after another and how many are whose.
+        x, y, inputs: records and labels as in Federation, and the model's inputs where the TrainingContext keeps them.
+        assignment: `Resampled`, or the indices of all clients' records, one client after another, and their numbers.
         rest: the other fields of the Federation that training reads.
-        precision: torch's float32 matmul precision and cuDNN's leave to use TF32.
-        versions: of fedceo and torch.
+        precision: torch's float32 matmul precision, and whether cuDNN may use TF32.
+        versions: the versions of fedceo and torch.
     """
 
     model: nn.Module
     x: Array
     y: Array
-    ready: Array | None
-    hands: Resampled | tuple[Array, Array]
+    inputs: Array | None
+    assignment: Resampled | tuple[Array, Array]
     rest: dict[str, Any]
     schedule: Schedule
     device: str
@@ -58,17 +57,17 @@ class Kit:
     versions: tuple[str, str] = VERSIONS
 
     @staticmethod
-    def of(context: TrainingContext, engine: str, model: nn.Module) -> "Kit":
-        """model: the context's, on the CPU."""
+    def of(context: TrainingContext, engine: str, model: nn.Module) -> "WorkerSetup":
+        """The setup for a context; model: the context's model, on the CPU."""
         data = context.federation
-        dealt = data.train if isinstance(data.train, Assignment | Resampled) else Assignment(data.train)
-        ready = context.inputs if context.device.type == "cpu" else None  # a GPU makes its own
-        return Kit(
+        train = data.train if isinstance(data.train, Assignment | Resampled) else Assignment(data.train)
+        inputs = context.inputs if context.device.type == "cpu" else None  # on a GPU the worker computes them
+        return WorkerSetup(
             model=model,
             x=data.x.numpy(),
             y=data.y.numpy(),
-            ready=None if ready is None else ready.numpy(),
-            hands=dealt if isinstance(dealt, Resampled) else (dealt.places.numpy(), dealt.sizes.numpy()),
+            inputs=None if inputs is None else inputs.numpy(),
+            assignment=train if isinstance(train, Resampled) else (train.indices.numpy(), train.sizes.numpy()),
             rest={"name": data.name, "classes": data.classes, "mean": data.mean, "std": data.std},
             schedule=context.schedule,
             device=context.device.type,
@@ -78,62 +77,67 @@ class Kit:
         )
 
     def context(self) -> TrainingContext:
-        """A TrainingContext like the one it was made of, without test records."""
+        """A TrainingContext like the one that the setup was made from, without test records."""
         x, y = as_tensor(self.x), as_tensor(self.y)
-        if isinstance(self.hands, Resampled):
-            train: Sequence[Tensor] = self.hands
+        if isinstance(self.assignment, Resampled):
+            train: Sequence[Tensor] = self.assignment
         else:
-            places, sizes = self.hands
-            train = Assignment(torch.split(as_tensor(places), sizes.tolist()))
+            indices, sizes = self.assignment
+            train = Assignment(torch.split(as_tensor(indices), sizes.tolist()))
         none = torch.empty(0, dtype=torch.int64)
         data = Federation(
             x=x, y=y, train=train, validation=none, local_test=(), test_x=x[:0], test_y=y[:0], **self.rest
         )
         device = torch.device(self.device)
-        ready = None if self.ready is None else as_tensor(self.ready)
-        return TrainingContext(self.model.to(device), data, self.schedule, device, self.dtype, ready)
+        inputs = None if self.inputs is None else as_tensor(self.inputs)
+        return TrainingContext(self.model.to(device), data, self.schedule, device, self.dtype, inputs)
 
 
 class Worker:
-    """One process of a pool; its methods are what a pool can be asked to do."""
+    """One process of a pool; the pool's tasks are calls of its methods."""
 
-    def prepare(self, kit: Kit) -> str:
-        """Make once what all tasks need; returns the machine's name."""
-        if kit.versions != VERSIONS:
-            theirs, ours = ("fedceo {} and torch {}".format(*each) for each in (VERSIONS, kit.versions))
+    def prepare(self, setup: WorkerSetup) -> str:
+        """Make the TrainingContext and the trainer of all tasks; returns the machine's name."""
+        if setup.versions != VERSIONS:
+            theirs, ours = ("fedceo {} and torch {}".format(*each) for each in (VERSIONS, setup.versions))
             raise UsageError(f"--ray-address: a worker has {theirs}, but this machine {ours}; results would differ")
-        torch.set_num_threads(1)  # its core; cores work on clients, not on parts of a product
-        if kit.device == "cuda":
-            torch.set_float32_matmul_precision(kit.precision[0])
-            torch.backends.cudnn.allow_tf32 = kit.precision[1]
-        self.context = kit.context()
-        self.trainer = make_trainer(self.context, kit.engine)
+        torch.set_num_threads(1)  # one core a worker: cores work on different clients, not on parts of one product
+        if setup.device == "cuda":
+            torch.set_float32_matmul_precision(setup.precision[0])
+            torch.backends.cudnn.allow_tf32 = setup.precision[1]
+        self.context = setup.context()
+        self.trainer = make_trainer(self.context, setup.engine)
         return platform.node()
 
     def train(
-        self, common: Arrays, own: Arrays, clients: Sequence[int], round_: int, work: Work
+        self, common: Arrays, personal: Arrays, clients: Sequence[int], round_: int, work: Work
     ) -> tuple[dict[str, Array], Array]:
-        """common: parameters that all clients start from; own: (share, ...), those of each client; see Trainer."""
+        """The trained weights and losses of some clients, as `Trainer` gives them.
+
+        Args:
+            common: the parameters from which all clients start.
+            personal: (clients, ...) the parameters that differ by client.
+        """
         names = [name for name, _ in self.context.model.named_parameters()]
         starts = {name: as_tensor(w).expand(len(clients), *w.shape) for name, w in common.items()}
-        starts |= {name: as_tensor(w) for name, w in own.items()}
-        starts = {name: starts[name] for name in names if name in starts}  # noise follows their order
+        starts |= {name: as_tensor(w) for name, w in personal.items()}
+        starts = {name: starts[name] for name in names if name in starts}  # noise is drawn in this order
         starts = {name: w.to(self.context.device) for name, w in starts.items()}
         trained = self.trainer.train(starts, clients, round_, work)
         return {name: as_array(w) for name, w in trained.weights.items()}, as_array(trained.losses)
 
     def shrink(self, matrices: Array, tau: Floats, total: float) -> Array:
-        """See fedceo.tensors.shrinkage."""
+        """The singular-value soft-thresholding of fedceo.tensors.shrinkage."""
         return as_array(shrink(as_tensor(matrices), tau, total))
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A view where the tensor is on the CPU."""
+    """The tensor as an array, a view where the tensor is on the CPU."""
     return tensor.detach().resolve_conj().cpu().numpy()
 
 
 def as_tensor(array: Array) -> Tensor:
-    """A view, to be read only: what comes out of the object store is shared by all on the machine."""
+    """The array as a tensor, a view that must only be read: all processes on the machine map the same memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.asarray(array))

@@ -22,7 +22,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
-from fedceo.models.named import check_unchanged
+from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder, read_tensors
 from fedceo.simulation.preparing import as_experiment, budget_of, identity, next_round, prepare
 from fedceo.simulation.rounds import Simulation

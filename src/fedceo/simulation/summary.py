@@ -12,7 +12,7 @@ from fedceo.accounting.ledger import Ledger
 from fedceo.data import Federation
 from fedceo.experiment.file import Experiment
 from fedceo.experiment.plugins import is_own
-from fedceo.models.named import own_answers
+from fedceo.models.plugins import fingerprint
 from fedceo.simulation.spending import spent_rows
 
 
@@ -87,7 +87,7 @@ def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
     name, data = simulation.experiment.model.name, simulation.federation
     if not is_own(name) or simulation.model_name != name:
         return {}
-    return {"own_model": own_answers(name, data.shape, data.classes)}
+    return {"own_model": fingerprint(name, data.shape, data.classes)}
 
 
 def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:

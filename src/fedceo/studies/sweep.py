@@ -11,7 +11,7 @@ import torch
 
 from fedceo.errors import UsageError
 from fedceo.methods.hosted import check_same_method
-from fedceo.models.named import check_unchanged
+from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.runs import resume, run

@@ -19,7 +19,7 @@ def t_product(a: Tensor, b: Tensor) -> Tensor:
 def t_transpose(a: Tensor) -> Tensor:
     """The conjugate transpose A^H: (d, h, K) -> (h, d, K).
 
-    Every slice is transposed and slices 2..K change places end to end, so that (A * B)^H = B^H * A^H.
+    Every slice is transposed and the order of slices 2..K is reversed, so that (A * B)^H = B^H * A^H.
     """
     check_tensor(a, "a")
     return a.transpose(0, 1).roll(-1, dims=2).flip(2)
@@ -82,12 +82,12 @@ def to_frequencies(w: Tensor) -> Tensor:
 
 
 def to_clients(slices: Tensor, clients: int) -> Tensor:
-    """Undo to_frequencies."""
+    """The inverse of to_frequencies."""
     return torch.fft.irfft(slices.movedim(0, 2), n=clients, dim=2)
 
 
 def real_and_complex(slices: Tensor, clients: int) -> list[tuple[slice, Tensor]]:
-    """The frequencies as two stacks of matrices, real and complex, each with its place in `slices`.
+    """The frequencies as two stacks of matrices, real and complex, each with its indices in `slices`.
 
     The slices of frequency 0 and, for even K, K/2 of a real tensor are real. They must stay so: a complex SVD may
     return factors with a phase there, which no real tensor has. Real arithmetic is also four times cheaper.

@@ -1,4 +1,4 @@
-"""What every function of this room asks of its input, said in one line when it is not met."""
+"""Checks of the input of every function in this room, with one line for each way to fail."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
-"""One number per slice, where the host decides what is done with it."""
+"""One number per slice, on the host, where decisions are made."""
 
 
 def check_tensor(w: Tensor, name: str) -> None:
@@ -18,7 +18,7 @@ def check_tensor(w: Tensor, name: str) -> None:
 
 
 def check_form(w: Tensor, name: str) -> None:
-    """The part of check_tensor that needs no look at the values."""
+    """Refuse a tensor by its type and shape: the part of check_tensor that reads no values."""
     if not isinstance(w, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(w).__name__}")
     if w.dtype not in (torch.float32, torch.float64):
@@ -31,7 +31,7 @@ def check_form(w: Tensor, name: str) -> None:
 
 
 def check_finite(extremes: list[float], name: str) -> None:
-    """The part that does, given the smallest and largest value."""
+    """Refuse a tensor whose smallest and largest value are not finite: the part of check_tensor that reads values."""
     if not all(math.isfinite(extreme) for extreme in extremes):
         raise ValueError(f"{name} must be finite, got NaN or Inf")
 

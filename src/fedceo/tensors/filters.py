@@ -1,7 +1,7 @@
-"""The filter P of a Gram matrix, and bounds on its largest eigenvalue; see fedceo.tensors.shrinkage for what they do.
+"""The filter P of a Gram matrix, and bounds on its largest eigenvalue; fedceo.tensors.shrinkage says why P is needed.
 
-Two ways to P: `filter_by_eigh`, an eigendecomposition, is the fastest on a CPU. `filter_by_sign` takes matrix products
-only: a GPU multiplies a hundred times faster than it diagonalises.
+There are two ways to P: `filter_by_eigh`, an eigendecomposition, is the fastest on a CPU; `filter_by_sign` needs only
+matrix products, and a GPU multiplies a hundred times faster than it diagonalises.
 """
 
 import math
@@ -14,11 +14,11 @@ from torch import Tensor
 from fedceo.tensors.checks import Floats
 
 SQUARINGS = 3
-"""How often the Gram matrix is squared at most to bound its largest eigenvalue; the bound is then off by n^(1/16)."""
+"""Squarings of the Gram matrix, at most, to bound its largest eigenvalue; the bound is then too large by n^(1/16)."""
 
 
 def filter_by_eigh(gram: Tensor, tau: Floats) -> Tensor:
-    """P of every Gram matrix, (B, n, n), from its eigendecomposition."""
+    """The filter P of every Gram matrix, (B, n, n), from its eigendecomposition."""
     values, vectors = torch.linalg.eigh(gram)
     s = values.clamp_min(torch.finfo(values.dtype).tiny).sqrt().unsqueeze(1)
     keep = (1 - columns(s, tau)[0] / s).clamp_min(0)
@@ -26,7 +26,7 @@ def filter_by_eigh(gram: Tensor, tau: Floats) -> Tensor:
 
 
 def filter_by_sign(gram: Tensor, tau: Floats, largest: Floats, tolerance: float | Floats) -> Tensor:
-    """P of every Gram matrix, (B, n, n), by matrix products alone.
+    """The filter P of every Gram matrix, (B, n, n), by matrix products alone.
 
     With Y = G / tau^2 - I and M = I + (Y + Y sign(Y)) / 2, whose eigenvalues are max(s^2 / tau^2, 1),
 
@@ -78,10 +78,10 @@ def _cubic(a: float, x: float) -> float:
 
 
 def bounds(gram: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Bounds from above and from below on the largest eigenvalue of each matrix, (B,), ever closer ones.
+    """Ever closer bounds from above and from below on the largest eigenvalue of each matrix, (B,).
 
-    ||G^(2^k)|| bounds the 2^k-th power of that eigenvalue, the closer the larger k; from below the largest diagonal
-    entry and ||G^2|| / ||G|| do.
+    ||G^(2^k)|| bounds the 2^k-th power of that eigenvalue from above, the closer the larger k; the largest diagonal
+    entry and ||G^2|| / ||G|| bound the eigenvalue from below.
     """
     norm = torch.linalg.vector_norm(gram, dim=(1, 2))
     upper = torch.minimum(norm, torch.linalg.vector_norm(gram, ord=1, dim=2).amax(1))
@@ -98,5 +98,5 @@ def bounds(gram: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def columns(like: Tensor, *values: Floats) -> Tensor:
-    """(B,) numbers each -> (len(values), B, 1, 1) beside `like`, in one transfer."""
+    """Several (B,) arrays as one tensor (len(values), B, 1, 1) on the device of `like`, in one transfer."""
     return torch.from_numpy(np.stack(values)).to(like.device, like.real.dtype).view(len(values), -1, 1, 1)

@@ -39,11 +39,11 @@ def unfold(tensors: Weights, models: Weights) -> dict[str, Tensor]: ...
 @overload
 def unfold(tensors: Weights, models: Sequence[Weights]) -> list[dict[str, Tensor]]: ...
 def unfold(tensors: Weights, models: Sequence[Weights] | Weights) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-    """The models with the folded parameters replaced by `tensors`; whatever was not folded is theirs unchanged.
+    """The models with the folded parameters replaced by `tensors`; the other parameters are unchanged.
 
     Args:
         tensors: name -> (d, h, K), as `fold` made them.
-        models: what was folded; it gives the shapes and the parameters that were left out.
+        models: the models that were folded; they give the shapes, and the parameters that were left out.
     """
     if isinstance(models, Mapping):
         replaced = {name: _from_tensor(name, tensor, models[name].shape) for name, tensor in tensors.items()}
@@ -57,7 +57,7 @@ def unfold(tensors: Weights, models: Sequence[Weights] | Weights) -> dict[str, T
 
 
 def select_layers(names: Iterable[str], layers: str | Sequence[str] = "all") -> list[str]:
-    """The parameter names that `layers` means, in the order of `names`.
+    """The names of the parameters that `layers` selects, in the order of `names`.
 
     Args:
         names: parameter names as in a state dict, "fc1.weight" and so on, in the model's order.
@@ -102,14 +102,14 @@ def _stack(models: Sequence[Weights]) -> dict[str, Tensor]:
 
 
 def _to_tensor(stack: Tensor) -> Tensor:
-    """(K, out, ...) -> (d, h, K), a view where possible."""
+    """The stack (K, out, ...) as a tensor (d, h, K), a view where possible."""
     clients, *shape = stack.shape
     out = shape[0] if shape else 1
     return stack.permute(*reversed(range(stack.ndim))).reshape(-1, out, clients)
 
 
 def _from_tensor(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
-    """(d, h, K) -> (K, out, ...), undoing _to_tensor."""
+    """The tensor (d, h, K) as a stack (K, out, ...), the inverse of _to_tensor."""
     if tensor.ndim != 3 or tensor.shape[2] != shape[0] or tensor.numel() != shape.numel():
         raise ValueError(f"tensors[{name!r}] of shape {tuple(tensor.shape)} does not unfold to {tuple(shape)}")
     reversed_axes = tensor.reshape(tuple(reversed(shape)))

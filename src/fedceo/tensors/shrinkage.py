@@ -1,4 +1,4 @@
-"""Singular-value soft-thresholding of stacks of matrices, the inner work of the truncated t-SVD.
+"""Singular-value soft-thresholding of stacks of matrices, the core of the truncated t-SVD.
 
 For A with d >= n columns and Gram matrix G = A^H A = V diag(s^2) V^H,
 
@@ -6,9 +6,9 @@ For A with d >= n columns and Gram matrix G = A^H A = V diag(s^2) V^H,
 
 so the n x n filter P, a function of G alone, does the work of a d x n SVD; fedceo.tensors.filters makes it.
 
-Rounding errors in G and its decomposition move the result by a few eps ||A||_2^2 / tau. Each matrix is therefore taken
-in the lowest precision for which that is small enough: that of the input, then float64, then an SVD without G. A GPU
-starts with float64, in which it is as fast.
+Rounding errors in G and its decomposition move the result by a few eps ||A||_2^2 / tau. Each matrix is therefore worked
+in the lowest precision for which that is small enough: that of the input, then float64, then an SVD without G. A GPU,
+which is as fast in float64, starts with that.
 """
 
 import math
@@ -24,24 +24,25 @@ from fedceo.tensors.checks import Floats
 from fedceo.tensors.filters import bounds, columns, filter_by_eigh, filter_by_sign
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 3e-13}
-"""Error allowed, relative to the whole tensor's norm: a third of what truncated_tsvd promises."""
+"""Error allowed, relative to the whole tensor's norm: a third of the error that truncated_tsvd promises."""
 
 Stack = tuple[Tensor, Floats, float]
-"""(B, d, n) matrices, real or complex; (B,) positive thresholds; the Frobenius norm of everything that the matrices
-are part of, relative to which accuracy is promised."""
+"""(B, d, n) matrices, real or complex; (B,) positive thresholds; the Frobenius norm of the whole tensor of which the
+matrices are slices, relative to which accuracy is promised."""
 
 SMALL = 128
-"""Columns up to which matrices of different sizes share a batch on a GPU."""
+"""Columns up to which matrices of different sizes go into one batch on a GPU."""
 
 TOGETHER_BYTES = 2**30
-"""Working memory for what a GPU works on at the same time."""
+"""Working memory for the stacks that a GPU works on at the same time."""
 
 MOST_CONDITION = 1e14
-"""The largest G / tau^2 whose inverse square root products can find: beyond it rounding makes eigenvalues negative."""
+"""The largest G / tau^2 whose inverse square root can be computed by products: beyond it rounding makes eigenvalues
+negative."""
 
 
 def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
-    """(which stack, its shrunk matrices): on a GPU as many together as TOGETHER_BYTES hold, otherwise one by one."""
+    """(number of the stack, its shrunk matrices), on a GPU as many at once as TOGETHER_BYTES hold, else one by one."""
     waiting: dict[int, Stack] = {}
     held = 0
     for k, stack in enumerate(stacks):
@@ -61,7 +62,7 @@ def shrink_here(stacks: Iterable[Stack]) -> Iterator[tuple[int, Tensor]]:
 
 
 def shrink(matrices: Tensor, tau: Floats, total: float) -> Tensor:
-    """SVT of each matrix of a stack at its own threshold."""
+    """The soft-thresholding SVT of each matrix of a stack at its own threshold."""
     if matrices.shape[1] < matrices.shape[2]:
         return shrink(matrices.mH, tau, total).mH
     single = matrices.real.dtype == torch.float32
@@ -74,7 +75,7 @@ def prefers_products(matrices: Tensor) -> bool:
 
 
 def is_small(matrices: Tensor) -> bool:
-    """Whether matrices of this kind are worked as complex ones of all frequencies, in one batch with others."""
+    """Whether matrices of this kind are worked in one batch with others, all frequencies as complex ones."""
     return prefers_products(matrices) and min(matrices.shape[1:]) <= SMALL
 
 
@@ -105,7 +106,7 @@ def _shrink_in(precisions: tuple[torch.dtype, ...], matrices: Tensor, tau: Float
 
 
 def _shrink_by_svd(matrices: Tensor, tau: Floats) -> Tensor:
-    """A GPU's SVD is a hundred times less accurate than its type, unless it is told which to take, and in float64."""
+    """`shrink` by SVD; on a GPU with the driver gesvd and in float64, else it is a hundred times less accurate."""
     precise, driver = matrices, None
     if matrices.is_cuda:
         precise, driver = matrices.to(torch.promote_types(matrices.dtype, torch.float64)), "gesvd"
@@ -117,9 +118,9 @@ def _shrink_by_svd(matrices: Tensor, tau: Floats) -> Tensor:
 def shrink_together(stacks: Sequence[Stack]) -> list[Tensor]:
     """`shrink` of several stacks by matrix products, made for a GPU.
 
-    Launching a product takes a GPU longer than computing it where matrices are small, and so does waiting for the host
-    to decide. So everything that the host must know comes in one transfer, the largest work is queued first, and
-    stacks share batches: those of equal width as they are, and small ones padded with zeros to one width.
+    Where matrices are small, launching a product takes a GPU longer than computing it, and so does waiting for a
+    decision of the host. So the host gets all its numbers in one transfer, the widest matrices are queued first, and
+    stacks are joined into batches: those of equal width as they are, and small ones padded with zeros to one width.
     """
     tall = [m if m.shape[1] >= m.shape[2] else m.mH for m, _, _ in stacks]
     tau = [tau for _, tau, _ in stacks]
@@ -142,7 +143,7 @@ def shrink_together(stacks: Sequence[Stack]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Stacks whose filters are made together."""
+    """Stacks whose filters are computed together."""
 
     stacks: list[Tensor]
     factors: list[Tensor]
@@ -153,7 +154,7 @@ class _Batch:
 
     @classmethod
     def of(cls, stacks: list[Tensor], is_small: bool) -> "_Batch":
-        """Small complex matrices are taken as real ones, which a GPU multiplies several times faster."""
+        """A batch of stacks; small complex matrices become real ones, which a GPU multiplies several times faster."""
         factors = [_as_real(m) for m in stacks] if is_small else stacks
         grams = [_gram(factor, torch.float64) for factor in factors]
         if not is_small:
@@ -195,29 +196,29 @@ class _Batch:
 
 
 def _as_real(matrices: Tensor) -> Tensor:
-    """(B, d, n) complex -> (B, 2d, 2n) float64 with every singular value twice: x + iy becomes ((x, -y), (y, x))."""
+    """Complex (B, d, n) as float64 (B, 2d, 2n) with every singular value twice: x + iy becomes ((x, -y), (y, x))."""
     count, d, n = matrices.shape
     pairs = torch.view_as_real(torch.stack([matrices, matrices * 1j], dim=3))
     return pairs.permute(0, 1, 4, 2, 3).to(torch.float64).reshape(count, 2 * d, 2 * n)
 
 
 def _tolerance(tall: Tensor, total: float) -> float:
-    """The error allowed in one singular value: those of n add up to sqrt(n) times one of them."""
+    """The error allowed in one singular value: n such errors add up to sqrt(n) times one of them."""
     return TOLERANCE[tall.real.dtype] * total / math.sqrt(tall.shape[2])
 
 
 def _rounding(precision: torch.dtype, largest: Floats, tau: Floats) -> Floats:
-    """By how much rounding errors in a Gram matrix move a singular value."""
+    """The change of a singular value by rounding errors in the Gram matrix."""
     return 2 * torch.finfo(precision).eps * largest / tau
 
 
 def _limit(tau: Floats, precision: torch.dtype) -> Floats:
-    """A Gram matrix without an eigenvalue above this has none above tau^2: a margin for the rounding of products."""
+    """The largest computed eigenvalue that proves the true one to be at most tau^2, with a margin for rounding."""
     return tau**2 * (1 - 1e3 * torch.finfo(precision).eps)
 
 
 def _gram(matrices: Tensor, precision: torch.dtype) -> Tensor:
-    """A^H A, for A = X + iY as (X'X + Y'Y) + i(X'Y - Y'X): six products' worth of work instead of eight."""
+    """The Gram matrix A^H A; for A = X + iY it is (X'X + Y'Y) + i(X'Y - Y'X), the work of six products, not eight."""
     if not matrices.is_complex():
         precise = matrices.to(precision)
         return precise.mT @ precise

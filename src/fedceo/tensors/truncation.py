@@ -1,15 +1,15 @@
 """The truncated t-SVD: soft-thresholding of the singular values in the Fourier domain of the client axis.
 
-How it is made fast without losing digits:
+It is fast, and loses no digits, for these reasons:
 
 - a real tensor has floor(K/2)+1 distinct frequencies, one or two of them real matrices;
 - a slice whose largest singular value provably lies below its threshold is zero and is not decomposed;
 - a slice of one row or column has its norm as its only singular value;
 - any other slice A (on its thin side, n columns) is multiplied by one n x n filter made from its Gram matrix, see
   fedceo.tensors.shrinkage; where squaring the condition number would cost accuracy, an SVD takes its place;
-- rows and frequencies are worked in chunks, so that beside input, spectrum and output little more than CHUNK_BYTES is
-  held, on a GPU TOGETHER_BYTES of fedceo.tensors.shrinkage;
-- a GPU is fastest when it has much to do: tensors that are given together are worked together.
+- rows and frequencies are worked in chunks, so that memory holds little more than input, spectrum, output and
+  CHUNK_BYTES, on a GPU TOGETHER_BYTES of fedceo.tensors.shrinkage;
+- a GPU is fastest on large batches: tensors that are given together are worked together.
 """
 
 import math
@@ -24,10 +24,10 @@ from fedceo.tensors.checks import Floats, check_finite, check_form, frequency_th
 from fedceo.tensors.shrinkage import Stack, is_small, shrink_here
 
 CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 256 * 2**20}
-"""Working memory at a time. A CPU gains from staying near its cache, a GPU from batches that fill it."""
+"""Working memory of one chunk. A CPU gains from staying near its cache, a GPU from batches that fill it."""
 
 ShrinkAll = Callable[[Iterable[Stack]], Iterable[tuple[int, Tensor]]]
-"""From the arguments of `shrink` for every chunk to (which chunk, its result), in any order."""
+"""A function from the arguments of `shrink` for every chunk to (number of the chunk, its result), in any order."""
 
 
 def truncated_tsvd(w: Tensor, threshold: float | Tensor, shrink_all: ShrinkAll = shrink_here) -> Tensor:
@@ -37,10 +37,10 @@ def truncated_tsvd(w: Tensor, threshold: float | Tensor, shrink_all: ShrinkAll =
         w: (d, h, K), one matrix per client.
         threshold: a number, or one per frequency (K of them, the same for frequencies i and K - i). It is compared
             with the singular values of the unnormalised DFT, which `spectrum` returns.
-        shrink_all: who works on the frequencies, which do not depend on each other.
+        shrink_all: the function that shrinks the frequencies, which do not depend on each other.
 
     Returns:
-        The minimiser of tau ||X - W||_F^2 + ||X||_* for threshold = 1 / (2 tau), equation 3: what FedCEO's server
+        The minimiser of tau ||X - W||_F^2 + ||X||_* for threshold = 1 / (2 tau), equation 3, which FedCEO's server
         computes with tau = strength / ratio^(t/I). It is a new tensor, without gradient.
 
     The error is below 1e-5 ||W||_F in float32 and 1e-12 ||W||_F in float64, whatever the threshold.
@@ -50,7 +50,7 @@ def truncated_tsvd(w: Tensor, threshold: float | Tensor, shrink_all: ShrinkAll =
 
 
 def truncated_tsvds(tensors: Sequence[Tensor], thresholds: Sequence[float | Tensor]) -> list[Tensor]:
-    """`truncated_tsvd` of several tensors, a model's layers for instance: faster on a GPU than one by one."""
+    """`truncated_tsvd` of several tensors, such as a model's layers: faster on a GPU than one by one."""
     if len(tensors) != len(thresholds):
         raise ValueError(f"thresholds: {len(thresholds)}, expected one for each of {len(tensors)} tensors")
     for i, w in enumerate(tensors):
@@ -64,7 +64,7 @@ def truncated_tsvds(tensors: Sequence[Tensor], thresholds: Sequence[float | Tens
 
 
 def _packs(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Neighbours of one kind that fit into CHUNK_BYTES together; a larger one goes alone."""
+    """Runs of neighbouring tensors of one dtype and device that fit into CHUNK_BYTES; a larger tensor stays alone."""
     packs: list[list[int]] = []
     room = 0
     for i, w in enumerate(tensors):
@@ -79,9 +79,9 @@ def _packs(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 @torch.no_grad()
 def _truncate(named: Mapping[str, Tensor], taus: Sequence[Floats], shrink_all: ShrinkAll) -> list[Tensor]:
-    """named: the tensors by what an error should call them."""
+    """The truncated t-SVDs of some tensors; named: the tensors by their names in errors."""
     tensors, spectra = list(named.values()), _to_frequencies(named)
-    with np.errstate(over="ignore"):  # a threshold beyond all numbers is one that leaves nothing
+    with np.errstate(over="ignore"):  # an infinite threshold makes everything zero, which is right
         taus = [tau / scale for tau, (_, _, scale) in zip(taus, spectra, strict=True)]
     stacks: list[tuple[Tensor, slice | list[int], bool, Floats, float]] = []
     for w, tau, (slices, norms, _) in zip(tensors, taus, spectra, strict=True):
@@ -102,11 +102,11 @@ def _truncate(named: Mapping[str, Tensor], taus: Sequence[Floats], shrink_all: S
 
 
 def _chunks(slices: Tensor, clients: int, busy: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], bool]]:
-    """The frequencies that have work, in chunks, and whether as real matrices.
+    """The frequencies that must be shrunk, in chunks, and whether as real matrices.
 
-    The real slices (frequency 0 and, for even K, K/2) go apart: real arithmetic is four times cheaper, and a GPU's
-    iterations are as many as the worst slice of a batch needs, which is frequency 0, the sum of all clients. Small
-    slices on a GPU share their batch with those of other tensors anyway.
+    The real slices (frequency 0 and, for even K, K/2) have chunks of their own: real arithmetic is four times cheaper,
+    and a GPU iterates as often as the worst slice of a batch needs, which is frequency 0, the sum of all clients. Small
+    slices on a GPU are in one batch with those of other tensors anyway.
     """
     _, d, h = slices.shape
     frequencies, size = range(len(slices)), max(1, _chunk_bytes(slices) // (16 * (2 * d * h + 8 * min(d, h) ** 2)))
@@ -115,15 +115,15 @@ def _chunks(slices: Tensor, clients: int, busy: npt.NDArray[np.bool_]) -> Iterat
     if is_small(slices):
         groups = [(list(frequencies), False)]
     for group, is_real in groups:
-        places = [i for i in group if busy[i]]
-        yield from ((places[start : start + size], is_real) for start in range(0, len(places), size))
+        indices = [i for i in group if busy[i]]
+        yield from ((indices[start : start + size], is_real) for start in range(0, len(indices), size))
 
 
-def _evenly_spaced(places: list[int]) -> slice | list[int]:
-    """A slice instead of a list of places where that is the same: a view instead of a copy."""
-    step = places[1] - places[0] if len(places) > 1 else 1
-    stop = places[-1] + 1
-    return slice(places[0], stop, step) if places == list(range(places[0], stop, step)) else places
+def _evenly_spaced(indices: list[int]) -> slice | list[int]:
+    """The indices as a slice where they are evenly spaced: indexing then gives a view instead of a copy."""
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    stop = indices[-1] + 1
+    return slice(indices[0], stop, step) if indices == list(range(indices[0], stop, step)) else indices
 
 
 def _row_chunks(w: Tensor) -> list[slice]:
@@ -137,10 +137,10 @@ def _chunk_bytes(w: Tensor) -> int:
 
 
 def _to_frequencies(named: Mapping[str, Tensor]) -> list[tuple[Tensor, Floats, float]]:
-    """Of each: the DFT over clients of w / scale, (floor(K/2)+1, d, h), the norm of each slice, and the scale.
+    """For each tensor, the DFT over clients of w / scale, (floor(K/2)+1, d, h), the norms of its slices, and the scale.
 
-    The scale is 1 unless squares of the entries could leave the range of the numbers, and else a power of two, which
-    changes no digit. One transfer brings everything that the host must know of the values.
+    The scale is 1 unless squares of the entries could overflow or underflow, and else a power of two, which changes no
+    digit. One transfer brings the host all the numbers on which it decides.
     """
     tensors = named.values()
     spectra = [_transform(w) for w in tensors]
@@ -153,7 +153,7 @@ def _to_frequencies(named: Mapping[str, Tensor]) -> list[tuple[Tensor, Floats, f
         check_finite([low, high], name)
         peak, scale = max(-low, high), 1.0
         if not 1e-9 < peak < 1e9 and peak > 0:
-            scale = 2.0 ** (math.frexp(peak)[1] - 1)  # one less, or that of the largest numbers would be no number
+            scale = 2.0 ** (math.frexp(peak)[1] - 1)  # without - 1 the largest numbers would overflow
             slices = _transform(w / scale)
             norms = torch.linalg.vector_norm(slices, dim=(1, 2)).tolist()
         found.append((slices, np.array(norms), scale))
@@ -169,7 +169,7 @@ def _transform(w: Tensor) -> Tensor:
 
 
 def _to_clients(slices: Tensor, like: Tensor, scale: float) -> Tensor:
-    """Undo _to_frequencies, into the memory layout of `like`."""
+    """The inverse of _to_frequencies, in the memory layout of `like`."""
     out = torch.empty_like(like)
     for rows in _row_chunks(like):
         by_entry = slices[:, rows].movedim(0, 2).contiguous()

@@ -1,1 +1,1 @@
-"""What the terminal shows: progress while a run goes on, tables when it is done, what a monitor is told."""
+"""Output on the terminal: progress bars and monitors while a run goes on, tables when it is done."""

@@ -1,4 +1,4 @@
-"""What can be seen while a run goes on: the epsilon spent so far, and TensorBoard events."""
+"""Monitors of a run in progress: the epsilon spent so far, and TensorBoard events."""
 
 import time
 from collections.abc import Callable
@@ -12,44 +12,44 @@ if TYPE_CHECKING:
 
 Advance = Callable[[dict[str, Any]], None]
 
-SHARE = 0.05
-"""The accountant takes up to a second an answer; it is asked so seldom that it takes this share of a run's time."""
+TIME_FRACTION = 0.05
+"""The most that accounting may take of a run's time: one answer of the accountant can take a second."""
 FIRST_ANSWER = 1.0
 """Seconds that the first answer is expected to take."""
 
 
 class Meter:
-    """Adds the main observer's epsilon, `privacy.observer`, to rounds' records now and then, and to the last.
+    """A meter that adds the epsilon of `privacy.observer` to the metrics of some rounds, always to those of the last.
 
     meter = Meter()
-    fedceo.run(experiment, on_start=meter.begin, on_round=lambda record: print(meter.read(record)))
+    fedceo.run(experiment, on_start=meter.begin, on_round=lambda metrics: print(meter.read(metrics)))
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._asked: Simulation | None = None
-        self._spent, self._dearest = 0.0, FIRST_ANSWER
+        self._simulation: Simulation | None = None
+        self._seconds, self._slowest = 0.0, FIRST_ANSWER
 
     def begin(self, simulation: "Simulation") -> None:
         """Watch this simulation from now on."""
-        self._asked = simulation if simulation.mechanism.adds_noise else None
+        self._simulation = simulation if simulation.mechanism.adds_noise else None
         self._start = self._clock()
 
-    def read(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record, with "epsilon" where it was worth asking: what is spent up to this round."""
-        if self._asked is None:
-            return record
+    def read(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """A round's metrics, with "epsilon", the epsilon spent up to this round, where there was time to compute it."""
+        if self._simulation is None:
+            return metrics
         now = self._clock()
-        last = record["round"] == self._asked.experiment.train.rounds  # which the result asks for anyway
-        if not last and SHARE * (now - self._start) < self._spent + self._dearest:
-            return record
-        epsilon = _epsilon(self._asked)
-        if epsilon is None:  # the observer is promised nothing, and will not be
-            self._asked = None
-            return record
+        last = metrics["round"] == self._simulation.experiment.train.rounds  # the result needs its epsilon
+        if not last and TIME_FRACTION * (now - self._start) < self._seconds + self._slowest:
+            return metrics
+        epsilon = _epsilon(self._simulation)
+        if epsilon is None:  # there is no guarantee against this observer, and later rounds bring none
+            self._simulation = None
+            return metrics
         took = self._clock() - now
-        self._spent, self._dearest = self._spent + took, max(self._dearest, took)
-        return record | {"epsilon": epsilon}
+        self._seconds, self._slowest = self._seconds + took, max(self._slowest, took)
+        return metrics | {"epsilon": epsilon}
 
 
 def _epsilon(simulation: "Simulation") -> float | None:
@@ -69,18 +69,18 @@ def events(folder: Path) -> Advance:
         raise UsageError("--tensorboard: needs the extra fedceo[tensorboard]") from None
     writers: list[SummaryWriter] = []
 
-    def write(record: dict[str, Any]) -> None:
-        if not writers:  # the folder is the run's to create
+    def write(metrics: dict[str, Any]) -> None:
+        if not writers:  # the run creates the folder, before its first round
             writers.append(SummaryWriter(str(folder / "events")))
-        for name, value in record.items():
+        for name, value in metrics.items():
             if isinstance(value, float):
-                writers[0].add_scalar(name, value, record["round"])
-        recorded = folder / "records" / f"round-{record['round']:05}.safetensors"
+                writers[0].add_scalar(name, value, metrics["round"])
+        recorded = folder / "records" / f"round-{metrics['round']:05}.safetensors"
         if recorded.exists():
             from fedceo.report.figures import of_recording, read_recording  # slow to import, and not always needed
 
             for name, drawing in of_recording(read_recording(recorded)).items():
-                writers[0].add_figure(name, drawing.figure, record["round"])
+                writers[0].add_figure(name, drawing.figure, metrics["round"])
         writers[0].flush()
 
     return write

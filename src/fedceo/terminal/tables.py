@@ -14,7 +14,10 @@ Cell = str | Text
 
 @dataclass(frozen=True)
 class Column:
-    """A column by its name; words may be folded at spaces, a name stays whole, a number may lose its interval below."""
+    """A column's name and how its cells may be broken.
+
+    Words are folded at spaces, a name stays in one piece, a number's interval may move to the line below.
+    """
 
     name: str
     kind: Literal["number", "name", "words"] = "number"
@@ -40,7 +43,7 @@ class _Entry:
     kind: str
 
     def least(self, broken: bool) -> int:
-        """The width it cannot do without; broken: with its interval on a line of its own."""
+        """The smallest width in which it can be shown; broken: with its interval on a line of its own."""
         parts = self.text.plain.split() if self.kind == "words" else self._parts() if broken else [self.text.plain]
         return max((Text(part).cell_len for part in parts), default=0)
 
@@ -59,44 +62,45 @@ class _Grid:
     left: list[bool]
 
     def widths(self, room: int, broken: bool) -> list[int] | None:
-        """Of each column; None where they do not fit."""
+        """The width of each column; None where they do not fit."""
         columns = list(zip(self.heads, *self.rows, strict=True))
         found = [max(entry.least(broken) for entry in column) for column in columns]
         spare = room - sum(found) - 3 * len(found) - 1
         if spare < 0:
             return None
-        for wanted in ([column[1:] for column in columns], columns):  # what is said before what it is called
-            for place, entries in enumerate(wanted):
-                more = min(spare, max([e.text.cell_len for e in entries] + [found[place]]) - found[place])
-                found[place] += more
+        for wanted in ([column[1:] for column in columns], columns):  # room for cells comes before room for heads
+            for index, entries in enumerate(wanted):
+                more = min(spare, max([e.text.cell_len for e in entries] + [found[index]]) - found[index])
+                found[index] += more
                 spare -= more
         return found
 
     def turned(self) -> "_Grid":
-        """Every row as a column, with the names of the columns in front."""
+        """The transposed grid: every row as a column, with the names of the columns in front."""
         heads = [self.heads[0], *(_Entry(row[0].text, "words") for row in self.rows)]
         rest = list(zip(*self.rows, strict=True))[1:]
         rows = [[head, *entries] for head, entries in zip(self.heads[1:], rest, strict=True)]
         return _Grid(heads, rows, [True] + [False] * len(self.rows))
 
     def parts(self, room: int) -> "list[tuple[_Grid, list[int]]]":
-        """As many columns as fit, then the others, each time behind the first one, which is folded if it must be."""
+        """Grids of as many columns as fit, each behind the first column, which is folded if it must be."""
         found: list[tuple[_Grid, list[int]]] = []
-        places: list[int] = []
-        for place in range(1, len(self.heads)):
-            if places and self._of([*places, place])._behind(room) is None:
-                found.append(self._of(places)._with_widths(room))
-                places = []
-            places.append(place)
-        return [*found, self._of(places)._with_widths(room)]
+        indices: list[int] = []
+        for index in range(1, len(self.heads)):
+            if indices and self._of([*indices, index])._behind(room) is None:
+                found.append(self._of(indices)._with_widths(room))
+                indices = []
+            indices.append(index)
+        return [*found, self._of(indices)._with_widths(room)]
 
-    def _of(self, places: list[int]) -> "_Grid":
-        chosen = [0, *places]
-        rows = [[row[place] for place in chosen] for row in self.rows]
-        return _Grid([self.heads[place] for place in chosen], rows, [self.left[place] for place in chosen])
+    def _of(self, indices: list[int]) -> "_Grid":
+        """The first column and some others."""
+        chosen = [0, *indices]
+        rows = [[row[index] for index in chosen] for row in self.rows]
+        return _Grid([self.heads[index] for index in chosen], rows, [self.left[index] for index in chosen])
 
     def _behind(self, room: int, broken: bool = False) -> list[int] | None:
-        """Widths with a first column of at most half the room."""
+        """Widths under which the first column takes at most half the room; None where the others do not fit."""
         others = _Grid(self.heads[1:], [row[1:] for row in self.rows], self.left[1:])
         first = max(row[0].text.cell_len for row in [self.heads, *self.rows])
         key = min(first, room // 2)
@@ -119,7 +123,7 @@ class _Grid:
 def show_table(
     out: Console, columns: Sequence[Column | str], rows: Sequence[Sequence[Cell]], title: str | None = None
 ) -> None:
-    """Print a table as it is, else turned by a quarter, else in parts below each other, whichever fits first."""
+    """Print a table in the first form that fits: whole, transposed, or in parts below each other."""
     given = [Column(column) if isinstance(column, str) else column for column in columns]
     whole = _Grid(
         [_Entry(Text(column.name), "words") for column in given],
@@ -139,10 +143,16 @@ def show_table(
 def apart(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], kept: Sequence[str]
 ) -> tuple[str, list[Column]]:
-    """What is the same in all rows as one line, and the columns that are left; those kept stay columns."""
+    """One line with the cells that are equal in all rows, and the columns that are left; those kept stay columns."""
     same = [c.name for c in columns if c.name not in kept and len({str(row[c.name]) for row in rows}) == 1]
     line = "; ".join(f"{name}: {rows[0][name]}" for name in same)
     return line, [column for column in columns if column.name not in same]
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal, or 160 columns wide where there is none."""
+    out = Console()
+    return out if out.is_terminal else Console(width=160)
 
 
 def percent(accuracy: float | None) -> str:

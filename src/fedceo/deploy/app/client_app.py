@@ -1,4 +1,4 @@
-"""What runs on a node. The mod inside clips and noises; nothing else leaves the node."""
+"""The app of a node. A mod inside clips and noises each upload; nothing else leaves the node."""
 
 from fedceo.deploy.flower import client_app
 

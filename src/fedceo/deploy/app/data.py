@@ -1,6 +1,6 @@
-"""Where records come from: change the two functions to read your own.
+"""The records of nodes and server: change the two functions to read your own.
 
-As they are, they deal the data set that experiment.toml names, so that the app runs before anybody has brought data.
+As they are, they partition the data set that experiment.toml names, so that the app runs before you bring any data.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ experiment = load_experiment(Path(__file__).with_name("experiment.toml"))
 
 
 def own(client: int) -> Federation:
-    """What the node that was started with partition-id=CLIENT trains on; it stays on that node.
+    """The training records of the node that was started with partition-id=CLIENT; they stay on that node.
 
     With records of your own, x (records, ...) and y (records,):
 
@@ -24,7 +24,7 @@ def own(client: int) -> Federation:
 
 
 def public() -> Federation:
-    """What the server measures the model on. It may be no record at all, but one that is here must be public.
+    """The records on which the server measures the model. They must be public, and may be none at all.
 
     With records of your own, x (records, ...) and y (records,):
 

@@ -1,4 +1,4 @@
-"""What runs beside the SuperLink."""
+"""The app of the server, which runs next to the SuperLink."""
 
 from fedceo.deploy.flower import server_app
 

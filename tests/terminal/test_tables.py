@@ -1,4 +1,4 @@
-"""What the terminal shows, in terminals of several widths: nothing is cut off."""
+"""Tables in terminals of several widths: nothing is cut off."""
 
 import json
 import re
@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedceo.cli import attack as cli_attack
 from fedceo.cli.app import main
 from fedceo.report.verdicts import audit_in_words, views_tested
 from fedceo.studies.table import COLUMNS
-from fedceo.terminal import progress as screen
+from fedceo.terminal import inventory, results, studies, tables
 from fedceo.terminal.tables import Column, show_table
 from tests.cli.test_app import FILE
 
@@ -90,31 +89,31 @@ def sweep(names: int) -> list[dict[str, Any]]:
 def calibration() -> None:
     each = {"mechanism": "distributed", "observer": "outsider", "unit": "user", "noise_multiplier": 12.345,
             "epsilon": 7.9991, "delta": 1e-5, "assumption": "sees averages, not who was in; " * 6}  # fmt: skip
-    screen.show_calibration([each], 8.0)
+    studies.show_calibration([each], 8.0)
 
 
 def checksums() -> None:
     row = {"file": "cifar-10-python.tar.gz", "bytes": 170498071, "md5": "c58f30108f718f92721af3b95e74349a"}
-    screen.show_checked([row | {"verdict": "as it should be"}])
+    inventory.show_checked([row | {"verdict": "as it should be"}])
 
 
 SHOWN: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
-    "run": (lambda: screen.show_result(RESULT, Path("run")),
+    "run": (lambda: results.show_result(RESULT, Path("run")),
             (*NUMBERS, "38.33", "18.38", "22.26", "P-loc", "P-glob", "78.59", "133.09", "1.0e-05", "participant")),
-    "demo": (lambda: screen.show_comparison(RUNS, Path("runs")), (*NUMBERS, "10.25", "1234.6", "UDP-FedAvg", "78.61")),
-    "audit": (lambda: screen.show_audit(AUDIT),
+    "demo": (lambda: results.show_comparison(RUNS, Path("runs")), (*NUMBERS, "10.25", "1234.6", "UDP-FedAvg", "78.61")),
+    "audit": (lambda: studies.show_audit(AUDIT),
               ("0.04792", "12289", "12291", "6138", "3.162", "2.131", "126.38", "68.47", "REFUTED", "FAILED")),
-    "attack": (lambda: cli_attack._show(ATTACK),
+    "attack": (lambda: studies.show_attack(ATTACK),
                ("14.3", "[11.4, 19.3]", "-10.2", "[-11.4, -9.1]", "0.2860", "[0.2628, 0.3343]", "2345", "control")),
-    "sweep": (lambda: screen.show_sweep(sweep(3), Path("out")),
+    "sweep": (lambda: studies.show_sweep(sweep(3), Path("out")),
               ("71.25", "± 10.31", "± 0.42", "70.01", "81.23", "61.23", "121.72", "1333.09")),
-    "long sweep": (lambda: screen.show_sweep(sweep(12), Path("out")),
+    "long sweep": (lambda: studies.show_sweep(sweep(12), Path("out")),
                    ("mnist-mlp/fedceo-11/tuned", "71.25", "± 10.31", "70.01", "81.23", "121.72", "1333.09")),
     "calibration": (calibration, ("12.35", "7.999", "1.0e-05", "distributed")),
-    "tuned": (lambda: screen.show_tuned({"fedceo": {"validation_accuracy": 0.8123, "file": "tuned/fedceo.toml",
+    "tuned": (lambda: studies.show_tuned({"fedceo": {"validation_accuracy": 0.8123, "file": "tuned/fedceo.toml",
                                                     "note": "best of 24 trials of 30 rounds on validation"}}),
               ("81.23", "tuned/fedceo.toml")),
-    "data": (lambda: screen.show_data([{"name": "cifar10", "missing": None, "where": "cifar-10-batches-py"}], None),
+    "data": (lambda: inventory.show_data([{"name": "cifar10", "missing": None, "where": "cifar-10-batches-py"}], None),
              ("cifar10", "there", "cifar-10-batches-py")),
     "checksums": (checksums, ("170,498,071", "c58f30108f718f92721af3b95e74349a", "cifar-10-python.tar.gz")),
 }  # fmt: skip
@@ -123,7 +122,8 @@ SHOWN: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 @pytest.fixture
 def draw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Draw:
     def drawn(width: int, show: Callable[[], None]) -> str:
-        monkeypatch.setattr(screen, "console", lambda: Console(width=width))
+        for module in (inventory, results, studies, tables):
+            monkeypatch.setattr(module, "console", lambda: Console(width=width))
         show()
         return capsys.readouterr().out
 
@@ -147,30 +147,30 @@ def test_nor_in_the_narrowest_terminals(draw: Draw, name: str, width: int) -> No
 
 
 def test_many_rows_go_on_below(draw: Draw) -> None:
-    out = draw(80, lambda: screen.show_sweep(sweep(12), Path("out")))
+    out = draw(80, lambda: studies.show_sweep(sweep(12), Path("out")))
     assert out.count("mnist-mlp/fedceo-3/tuned") == out.count("experiment ") > 1
 
 
 def test_few_rows_are_turned(draw: Draw) -> None:
-    out = draw(80, lambda: cli_attack._show(ATTACK))
+    out = draw(80, lambda: studies.show_attack(ATTACK))
     assert re.search(r"constant.*control.*attack", out) and re.search(r"label hit.*-.*0\.50.*0\.50", out)
-    assert re.search(r"PSNR, dB +│ +14.3 \[11.4, 19.3\]", draw(120, lambda: cli_attack._show(ATTACK)))
+    assert re.search(r"PSNR, dB +│ +14.3 \[11.4, 19.3\]", draw(120, lambda: studies.show_attack(ATTACK)))
     assert "the control fails" in out
 
 
 def test_what_is_the_same_in_all_rows_is_said_once(draw: Draw) -> None:
-    out = draw(80, lambda: screen.show_privacy(PRIVACY, screen.console()))
+    out = draw(80, lambda: results.show_privacy(PRIVACY, tables.console()))
     assert out.startswith("unit: user; adjacency: zero-out; delta: 1.0e-05\n") and out.count("zero-out") == 1
 
 
 def test_accuracy_of_clients_own_models_only_where_it_was_measured(draw: Draw) -> None:
     without = RESULT | {"accuracy": ACCURACY | {"local_accuracy_last": None, "personal_accuracy_last": None}}
-    assert "P-" not in draw(80, lambda: screen.show_result(without, Path("run")))
+    assert "P-" not in draw(80, lambda: results.show_result(without, Path("run")))
 
 
 def test_brackets_are_only_text(draw: Draw) -> None:
     columns = (Column("name", "name"), "number")
-    assert "[red]a[/red]" in draw(80, lambda: show_table(screen.console(), columns, [("[red]a[/red]", "1")]))
+    assert "[red]a[/red]" in draw(80, lambda: show_table(tables.console(), columns, [("[red]a[/red]", "1")]))
 
 
 def test_an_audit_says_what_it_did_not_test() -> None:

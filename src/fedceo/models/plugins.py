@@ -1,4 +1,4 @@
-"""An architecture of the user's own, named in an experiment file as "module:callable"."""
+"""Architectures of the user's own, which an experiment file names as "module:callable"."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from fedceo.errors import UsageError
 from fedceo.experiment.plugins import call, find, is_own
 
 
-def own_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """What makes a model of (shape of a record, number of classes), to be called when the seed is set.
+def find_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """The user's function from (shape of a record, number of classes) to a model, to be called when the seed is set.
 
-    The module is imported here: what it draws meanwhile must not decide the first weights.
+    The user's module is imported here, before that: random numbers drawn on import must not decide the first weights.
     """
     make = find("model.name", name)
     if isinstance(make, nn.Module) or not callable(make):
@@ -33,24 +33,24 @@ def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: 
 
 
 @cache
-def own_answers(name: str, shape: tuple[int, ...], classes: int) -> tuple[float, ...]:
-    """What the model from seed 0 says to two made-up records: by this a run knows its architecture again."""
-    make = own_maker(name)
+def fingerprint(name: str, shape: tuple[int, ...], classes: int) -> tuple[float, ...]:
+    """The logits of the model from seed 0 on two made-up records, by which a run knows its architecture again."""
+    make = find_maker(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = make(shape, classes).eval()
         x = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
         try:
             logits = model(x)
-        except (RuntimeError, TypeError, IndexError):  # one that takes tokens
+        except (RuntimeError, TypeError, IndexError):  # a model that takes tokens
             logits = model(x.abs().mul(3).long())
     return tuple(float(value) for value in logits.flatten())
 
 
 def check_unchanged(noted: Sequence[float] | None, name: str, shape: Sequence[int], classes: int, where: Path) -> None:
-    """Refuse what was made by other code under the same name; noted: `own_answers` of that time."""
+    """Refuse a run that was made by other code under the same name; noted: the `fingerprint` of that time."""
     if noted is None or not is_own(name):
         return
-    now = own_answers(name, tuple(shape), classes)
+    now = fingerprint(name, tuple(shape), classes)
     if len(now) != len(noted) or not torch.allclose(torch.tensor(now), torch.tensor(noted), rtol=1e-3, atol=1e-4):
         raise UsageError(f"{where}: was made with another {name}, whose code has changed since")

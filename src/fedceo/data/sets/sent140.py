@@ -9,19 +9,21 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from fedceo.data.dataset import DataSet, Download
 from fedceo.data.files import data_folder, read_archive, read_file
+from fedceo.data.registry import DATASETS
 from fedceo.data.source import Source
 from fedceo.errors import UsageError
 
 LENGTH = 25
 BUCKETS = 10_000
 PADDING = 0
-"""Fills a short record up; tokens are numbered from 1 to BUCKETS."""
+"""The number that fills up a short record; tokens are numbered from 1 to BUCKETS."""
 
 WHOLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
@@ -33,37 +35,6 @@ def tokens(text: str) -> list[int]:
     """A text's first 25 tokens as bucket numbers, filled up with PADDING."""
     words = TOKEN.findall(text)[:LENGTH]
     return [1 + zlib.crc32(word.encode()) % BUCKETS for word in words] + [PADDING] * (LENGTH - len(words))
-
-
-def _find(root: Path | None) -> list[Path]:
-    folder = data_folder(root, "sent140")
-    for name in (WHOLE, f"{WHOLE}.gz", ARCHIVE):
-        if (folder / name).is_file():
-            return [folder / name]
-    files = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
-    if len(files) != 1:
-        raise UsageError(
-            f"{folder}: {len(files)} csv files; expected {WHOLE}, gzip or plain, {ARCHIVE}, or one of both"
-        )
-    return files
-
-
-def _read(files: Sequence[Path]) -> Source:
-    """int32 (records, 25), label 1 for polarity 4, without a test set: users hold out their own."""
-    path = files[0]
-    content = read_archive(path, [WHOLE])[0] if path.name == ARCHIVE else read_file(path)
-    try:
-        text = content.data.decode()
-    except UnicodeDecodeError:
-        text = content.data.decode("latin1")  # the authors' file
-    x, y, users, broken = _parse(text.split("\n"))
-    if not y:
-        raise UsageError(f"{content.where}: no row of six columns (polarity 0 or 4, id, date, query, user, text)")
-    client = torch.from_numpy(np.unique(users, return_inverse=True)[1].astype(np.int64))
-    records = torch.tensor(x, dtype=torch.int32)
-    note = f"{broken:,} of {broken + len(y):,} rows of {path.name} are broken and left out" if broken else ""
-    labels = torch.tensor(y)
-    return Source("sent140", records, labels, records[:0], labels[:0], classes=2, client=client, note=note)
 
 
 def _parse(lines: Iterable[str]) -> tuple[list[list[int]], list[int], list[str], int]:
@@ -86,18 +57,47 @@ def _parse(lines: Iterable[str]) -> tuple[list[list[int]], list[int], list[str],
     return x, y, users, broken
 
 
-SENT140 = DataSet(
+@DATASETS.register(
     "sent140",
     "tweets by user, 25 hashed tokens, 2 classes; the authors' csv, gzip, plain or in its zip, in sent140/",
-    where=f"sent140/ with {WHOLE}, gzip or plain, or {ARCHIVE}, or one csv file of the same six columns",
-    find=_find,
-    read=_read,
-    published={ARCHIVE: "1647eb110dd2492512e27b9a70d5d1bc"},
-    downloads=(
+)
+class Sentiment140(DataSet):
+    """Tokens as int32, (records, 25), label 1 for polarity 4, without a test set: users hold out their own."""
+
+    where = f"sent140/ with {WHOLE}, gzip or plain, or {ARCHIVE}, or one csv file of the same six columns"
+    published: ClassVar = {ARCHIVE: "1647eb110dd2492512e27b9a70d5d1bc"}
+    downloads = (
         Download(
             f"http://cs.stanford.edu/people/alecmgo/{ARCHIVE}",
             f"sent140/{ARCHIVE}",
             "1647eb110dd2492512e27b9a70d5d1bc",
         ),
-    ),
-)
+    )
+
+    def find(self, root: Path | None) -> list[Path]:
+        folder = data_folder(root, "sent140")
+        for name in (WHOLE, f"{WHOLE}.gz", ARCHIVE):
+            if (folder / name).is_file():
+                return [folder / name]
+        files = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
+        if len(files) != 1:
+            raise UsageError(
+                f"{folder}: {len(files)} csv files; expected {WHOLE}, gzip or plain, {ARCHIVE}, or one of both"
+            )
+        return files
+
+    def read(self, files: Sequence[Path]) -> Source:
+        path = files[0]
+        content = read_archive(path, [WHOLE])[0] if path.name == ARCHIVE else read_file(path)
+        try:
+            text = content.data.decode()
+        except UnicodeDecodeError:
+            text = content.data.decode("latin1")  # the authors' file is not UTF-8
+        x, y, users, broken = _parse(text.split("\n"))
+        if not y:
+            raise UsageError(f"{content.where}: no row of six columns (polarity 0 or 4, id, date, query, user, text)")
+        client = torch.from_numpy(np.unique(users, return_inverse=True)[1].astype(np.int64))
+        records = torch.tensor(x, dtype=torch.int32)
+        note = f"{broken:,} of {broken + len(y):,} rows of {path.name} are broken and left out" if broken else ""
+        labels = torch.tensor(y)
+        return Source(self.name, records, labels, records[:0], labels[:0], classes=2, client=client, note=note)

@@ -1,0 +1,136 @@
+"""Tables of finished runs: their accuracies and their privacy rows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedceo.terminal.tables import PRIVACY_COLUMNS, Cell, Column, apart, console, or_none, percent, show_table
+
+if TYPE_CHECKING:
+    from fedceo.simulation.runs import Run
+
+NAMES = {
+    "last": "last round",
+    "best": "best round (chosen on the test set)",
+    "at_best_validation": "at best validation",
+}
+PERSONAL_NAMES = {
+    "local_accuracy_last": "P-loc, on their own test records",
+    "personal_accuracy_last": "P-glob, on the public test set",
+}
+
+
+def show_run(run: "Run", folder: Path) -> None:
+    """Print a finished run's tables, or the command that resumes an unfinished one."""
+    if run.finished:
+        show_result(run.result, folder)
+    else:
+        done, rounds = len(run.history), run.experiment.train.rounds
+        console().print(f"stopped after round {done} of {rounds}; go on with: fedceo run --resume {folder}")
+
+
+def show_result(result: dict[str, Any], folder: Path) -> None:
+    """Print one run: its settings, its accuracies, its privacy rows."""
+    out = console()
+    out.print(
+        f"{result['method']} on {result['data']} with {result['model']}: {result['clients']} clients, "
+        f"{result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s ({result['engine']} engine, "
+        f"{result['device']}{workers_of(result)})"
+    )
+    out.print(f"regime: {result['regime']}{noise_of(result)}")
+    show_accuracy(result["accuracy"], out)
+    if result.get("global_model_caveat"):
+        out.print(f"its global model is {result['global_model_caveat']}")
+    show_privacy(result["privacy"], out)
+    if result["ended_early"]:
+        out.print(f"ended early by {result['ended_early']}")
+    if result["discarded_rounds"]:
+        out.print(f"{result['discarded_rounds']} rounds had too few reports and were discarded")
+    if result["nonfinite_updates"]:
+        out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
+    out.print(f"results: {folder}")
+
+
+def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
+    """Print several runs as one table, and the privacy rows of those that have any."""
+    out = console()
+    rows = []
+    for name, run in runs.items():
+        accuracies = [percent(run.result["accuracy"][key]) for key in NAMES]
+        sigma = f"{run.result['noise_multiplier']:.2f}" if run.result["noise_multiplier"] else "-"
+        rows.append([name, run.result["regime"], sigma, *accuracies, f"{run.result['seconds']:.1f}"])
+    columns = [Column(name) for name in ("noise multiplier", *NAMES.values(), "seconds")]
+    show_table(out, [Column("", "name"), Column("regime", "words"), *columns], rows, title="test accuracy, %")
+    for name, run in runs.items():
+        accuracy = run.result["accuracy"]
+        if accuracy.get("last_unsmoothed") is not None:
+            shown = percent(accuracy["last_unsmoothed"])
+            out.print(f"{name}'s last round smoothed; {without_smoothing(accuracy)}: {shown}")
+    seen: list[Any] = []
+    for run in runs.values():
+        rows = run.result["privacy"]
+        if rows not in seen and any(row["epsilon"] is not None for row in rows):
+            seen.append(rows)
+            same = [other for other in runs if runs[other].result["privacy"] == rows]
+            out.print(f"what is learnt of one client, {' and '.join(same)}:")
+            show_privacy(rows, out)
+    out.print(f"results: {folder}  (one run each: differences of a few points are noise)")
+
+
+def show_accuracy(accuracy: Mapping[str, Any], out: Console) -> None:
+    """Print the accuracies of the global model and, where they were measured, of the clients' personal models."""
+    rows = [(name, percent(accuracy[key])) for key, name in NAMES.items()]
+    if "last_unsmoothed" in accuracy:
+        rows.append((f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"])))
+    show_table(out, [Column("test accuracy of the global model", "words"), Column("%")], rows)
+    rows = [(name, percent(accuracy[key])) for key, name in PERSONAL_NAMES.items() if accuracy.get(key) is not None]
+    if rows:
+        show_table(out, [Column("accuracy of clients' own models, last round", "words"), Column("%")], rows)
+
+
+def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
+    """Print privacy rows, one for each observer."""
+    if all(row["epsilon"] is None for row in rows):
+        out.print(f"privacy: none ({rows[0]['assumption']})")
+        return
+    notes = list(dict.fromkeys(row["assumption"] for row in rows))
+    shown: list[dict[str, Cell]] = [
+        row | {"epsilon": or_none(row["epsilon"]), "delta": f"{row['delta']:.1e}",
+               "note": str(notes.index(row["assumption"]) + 1)}
+        for row in rows
+    ]  # fmt: skip
+    several = len({row["mechanism"] for row in rows}) > 1
+    columns = [column for column in PRIVACY_COLUMNS if several or column.name != "mechanism"]
+    same, columns = apart(columns, shown, kept=("observer", "epsilon", "note"))
+    if same:
+        out.print(same, highlight=False)
+    show_table(out, columns, [[row[column.name] for column in columns] for row in shown])
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=2)
+    grid.add_column(overflow="fold")
+    for number, note in enumerate(notes, 1):
+        grid.add_row(f"{number:>2}", note)
+    out.print(grid, highlight=False)
+
+
+def workers_of(result: dict[str, Any]) -> str:
+    """The Ray workers that trained, in words; empty where the process itself did."""
+    workers = result.get("workers")
+    if workers is None:
+        return ""
+    lost = f", {workers['lost']} lost and replaced" if workers["lost"] else ""
+    return f", {workers['count']} Ray workers on {workers['machines']} machines{lost}"
+
+
+def noise_of(result: dict[str, Any]) -> str:
+    """The noise multiplier in words; empty where there is no noise."""
+    return f", noise multiplier {result['noise_multiplier']:.3g}" if result["noise_multiplier"] else ""
+
+
+def without_smoothing(accuracy: Mapping[str, Any]) -> str:
+    """The round that shows the model without smoothing, in words."""
+    t = accuracy["last_unsmoothed_round"]
+    return "no round without smoothing was measured" if t is None else f"round {t}, which did not smooth"

@@ -1,0 +1,117 @@
+"""Tables of the results of sweeps, tuning, calibration, audits and attacks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from fedceo.report.verdicts import audit_in_words
+from fedceo.terminal.tables import VIEW_COLUMNS, Column, console, or_none, percent, show_table
+
+
+def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Print one row for each experiment, with mean and standard deviation over its seeds."""
+    from fedceo.studies.table import show
+
+    names = ("regime", "sigma", "seeds", "last", "best", "unsmoothed", "at best validation", "P-loc", "P-glob",
+             "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
+    shown = [name for name in names if any(row[name] is not None for row in rows)]
+    same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
+    out = console()
+    out.print("; ".join(f"{name}: {show(rows[0], name)}" for name in same if name in shown))
+    left = [name for name in shown if name not in same]
+    title = "test accuracy of the global model, % (mean ± sd over seeds)"
+    cells = [[row["experiment"], *(show(row, name) for name in left)] for row in rows]
+    show_table(out, [Column("experiment", "name"), *left], cells, title)
+    for row in rows:
+        if row.get("caveat"):
+            out.print(f"{row['experiment']}: its global model is {row['caveat']}")
+    if "unsmoothed" in shown:
+        out.print("unsmoothed: the last round measured without a smoothing, where the last round had one")
+    out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
+
+
+def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the best settings of each experiment."""
+    columns = (
+        Column("experiment", "name"), "best validation accuracy, %", Column("settings", "name"), Column("how", "words"),
+    )  # fmt: skip
+    rows = [(name, percent(each["validation_accuracy"]), each["file"], each["note"]) for name, each in found.items()]
+    show_table(console(), columns, rows)
+
+
+def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
+    """Print the noise multiplier of each mechanism in question."""
+    columns = (
+        Column("mechanism", "name"), "noise multiplier", "epsilon", "delta", Column("under which assumption", "words"),
+    )  # fmt: skip
+    rows = [
+        (each["mechanism"], f"{each['noise_multiplier']:.4g}", f"{each['epsilon']:.4g}", f"{each['delta']:.1e}",
+         each["assumption"])
+        for each in found
+    ]  # fmt: skip
+    out = console()
+    out.print(f"noise for an epsilon of {epsilon:g} against the {found[0]['observer']}, per {found[0]['unit']}:")
+    show_table(out, columns, rows)
+
+
+def show_audit(report: dict[str, Any]) -> None:
+    """Print an audit: the checks of the mechanism as a function, then the canaries' bound in each view."""
+    out = console()
+    out.print(
+        f"audit of mechanism {report['mechanism']}, noise multiplier {report['noise_multiplier']:.4g}, "
+        f"{report['rounds']} rounds with canaries, delta {report['delta']:.1e}"
+    )
+    columns = (Column("check of the mechanism", "name"), "measured", Column("expected", "words"))
+    checks = [
+        (each["check"], f"{each['measured']:.4g}", each["expected"], "passed" if each["passed"] else alarm("FAILED"))
+        for each in report["findings"]
+    ]
+    show_table(out, (*columns, Column("verdict", "name")), checks)
+    views = [
+        (view["view"], view["observer"], str(view["scores"]), f"{view['claim']:.3f}", f"{view['bound']:.3f}",
+         or_none(view["epsilon_claimed"]), or_none(view["epsilon_run"]),
+         alarm("REFUTED") if view["verdict"] == "refuted" else view["verdict"])
+        for view in report["views"]
+    ]  # fmt: skip
+    show_table(out, VIEW_COLUMNS, views, title="what canaries showed")
+    out.print(alarm(audit_in_words(report)) if report["refuted"] else audit_in_words(report), highlight=False)
+
+
+def show_attack(result: dict[str, Any]) -> None:
+    """Print the table of one attack and, where the control fails, that the attack shows nothing."""
+    from fedceo.attacks.control import CONTROL_FAILS, control_fails
+
+    out = console()
+    out.print(
+        f"{result['attack']} on {len(result['records'])} records of {result['data']}, {result['model']} after "
+        f"{result['rounds_trained']} rounds: {result['iterations']} steps, {result['restarts']} restarts"
+    )
+    out.print(
+        f"regime: {result['regime']}, noise multiplier {result['noise_multiplier']:g}, clip {result['clip']:g}, "
+        f"cohort {result['cohort']}, {result['local_steps']} local steps, seed {result['seed']}"
+    )
+    digits = {"psnr": 1, "over_constant": 1, "ssim": 2, "mse": 4, "label_hit": 2}
+    rows = [
+        [row["name"], row["holds"], *(_estimate(row[key], precision) for key, precision in digits.items()),
+         f"{row['seconds']:.0f}" if "seconds" in row else ""]
+        for row in result["rows"]
+    ]  # fmt: skip
+    columns = (Column("", "name"), Column("the attacker holds", "words"), "PSNR, dB", "over the colour, dB", "SSIM",
+               "MSE", "label hit", "seconds")  # fmt: skip
+    show_table(out, columns, rows, title="medians over records with 95 % intervals")
+    if control_fails(result["rows"]):
+        out.print(CONTROL_FAILS)
+
+
+def _estimate(found: dict[str, float | None] | None, digits: int) -> str:
+    if found is None:
+        return "-"
+    if found["low"] is None:
+        return f"{found['value']:.{digits}f}"
+    return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+
+
+def alarm(words: str) -> Text:
+    return Text(words, "bold red")
