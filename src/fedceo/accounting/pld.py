@@ -63,6 +63,11 @@ class Round:
     def strata(self) -> list[Stratum]:
         return [stratum for alternative in self.alternatives for stratum in alternative]
 
+    @property
+    def likeliest(self) -> Stratum:
+        """The most probable stratum; of several, the one that the client is likelier to be in."""
+        return max(self.strata, key=lambda stratum: (stratum.probability, stratum.rate))
+
     def mu(self, stratum: Stratum) -> float:
         """The largest distance between two sums, in standard deviations of the noise."""
         by_one = (
@@ -87,7 +92,7 @@ def drawn_round(
 
 def memberships_show(average: Round) -> bool:
     """Whether there is so little noise that memberships show anyway, and a PLD would need a vast grid."""
-    return average.mu(max(average.strata)) > LARGEST_MU
+    return average.mu(average.likeliest) > LARGEST_MU
 
 
 Averages: TypeAlias = tuple[tuple[Round, int], ...]
@@ -193,9 +198,8 @@ def _grid_step(average: Round, rounds: int) -> float:
     Splitting a loss between two grid points adds a variance of step^2 / 6 on average and a mean of half that. Both add
     up over rounds, against the spread of the composed loss, here from the central limit (q sqrt(T (e^(mu^2) - 1))).
     """
-    likeliest = max(average.strata)
-    mu = average.mu(likeliest)
-    spread = math.sqrt(rounds) * min(mu, likeliest.rate * math.sqrt(math.expm1(min(mu**2, 100.0))))
+    mu, rate = average.mu(average.likeliest), average.likeliest.rate
+    spread = math.sqrt(rounds) * min(mu, rate * math.sqrt(math.expm1(min(mu**2, 100.0))))
     epsilon = spread**2 / 2 + 4.3 * spread  # 4.3 standard deviations: delta = 1e-5
     step = math.sqrt(12 * ACCURACY * epsilon / (rounds * (1 + 4.3 / spread)))
     return max(min(max(step, FINEST_STEP), COARSEST_STEP), _largest_loss(average) / LARGEST_GRID)

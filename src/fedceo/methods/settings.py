@@ -41,7 +41,7 @@ class Settings(Section):
 
     @property
     def release(self) -> str:
-        """What leaves the server, as privacy's Spec knows it: anything but "average" comes from single uploads."""
+        """What leaves the server, as the accountant knows it: anything but "average" comes from single uploads."""
         return "average"
 
     @property
