@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -76,22 +77,43 @@ def test_rdp_bounds_the_server_row_from_above(sigma: float, wanted: float) -> No
     assert epsilon(question(sigma, participations=30), "server") < rdp(event)
 
 
-@pytest.mark.parametrize("sigma, wanted", by_sigma(30.7, 12.6, 6.9))
-def test_fixed_size_zero_out_bound_is_above_a_concrete_federation(sigma: float, wanted: float) -> None:
-    """D3 from below: all others upload -C, the client +C or 0, so that sums are mixtures with centres 0, C and 2C."""
+def attained(strata: list[tuple[float, float, float]], rounds: int) -> float:
+    """The epsilon of a concrete federation: all others upload -C, the client +C or 0.
+
+    Sums are then mixtures with centres 0, C and 2C. Strata are (probability, rate, noise), and the observer sees which.
+    """
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    step, grid = 1e-4, np.linspace(-12 * sigma, 12 * sigma + 2, 1_000_001)
-    out, zeroed, full = (stats.norm.pdf(grid, centre, sigma) for centre in (0, 1, 2))
-    upper, lower = 0.9 * out + 0.1 * full, 0.9 * out + 0.1 * zeroed
-    losses = np.ceil(np.log(upper / lower) / step).astype(int)
-    lowest = int(losses.min())
-    masses = np.bincount(losses - lowest, upper * (grid[1] - grid[0]))
-    pmf = {k + lowest: float(mass) for k, mass in enumerate(masses)}
-    attained = PrivacyLossDistribution.create_from_rounded_probability(pmf, 0.0, step).self_compose(300)
-    found = attained.get_epsilon_for_delta(DELTA)
+    step, found = 1e-4, defaultdict[int, float](float)
+    for probability, rate, noise in strata:
+        grid = np.linspace(-12 * noise, 12 * noise + 2, 1_000_001 if len(strata) == 1 else 100_001)
+        out, zeroed, full = (stats.norm.pdf(grid, centre, noise) for centre in (0, 1, 2))
+        upper, lower = (1 - rate) * out + rate * full, (1 - rate) * out + rate * zeroed
+        losses = np.ceil(np.log(upper / lower) / step).astype(int)
+        lowest = int(losses.min())
+        masses = np.bincount(losses - lowest, upper * (grid[1] - grid[0]))
+        for place in np.flatnonzero(masses).tolist():
+            found[place + lowest] += probability * float(masses[place])
+    found[0] += max(1 - sum(found.values()), 0.0)  # rounds that release nothing
+    composed = PrivacyLossDistribution.create_from_rounded_probability(dict(found), 0.0, step).self_compose(rounds)
+    return float(composed.get_epsilon_for_delta(DELTA))
+
+
+@pytest.mark.parametrize("sigma, wanted", by_sigma(30.7, 12.6, 6.9))
+def test_fixed_size_zero_out_bound_is_above_a_concrete_federation(sigma: float, wanted: float) -> None:
+    """D3 from below."""
+    found = attained([(1.0, 0.1, sigma)], 300)
     assert found == one_percent(wanted)
     assert found < epsilon(question(sigma))
+
+
+@pytest.mark.parametrize("sigma, wanted", [(1.0, 32.3), (2.0, 7.30)])
+def test_rows_of_sizes_that_show_are_above_a_concrete_federation(sigma: float, wanted: float) -> None:
+    """D4 from below: a Poisson cohort of m clients has m shares of noise, and m is seen."""
+    sizes = [(float(stats.binom.pmf(m, 100, 0.1)), m / 100, sigma * math.sqrt(m / 10)) for m in range(1, 40)]
+    found = attained(sizes, 300)
+    assert found == one_percent(wanted)
+    assert found < epsilon(question(sigma, sampling="poisson"))
 
 
 def test_gaussian_closed_form_is_scipys_and_inverts() -> None:

@@ -59,7 +59,7 @@ def fixed_size_zero_out_epsilon(z: float, rate: float, rounds: int, delta: float
 
     Without the convex envelope, so that it may be a little above what the accountant says where noise is small.
     """
-    epsilons: Floats = grid * np.arange(-round(60 / grid), round(60 / grid) + 1)
+    epsilons: Floats = grid * np.arange(-round(60 / grid), round(60 / grid) + 1, dtype=np.float64)
 
     def forward(e: Floats) -> Floats:
         """q [(1-b) H(2/z) + b H(1/z)] at e' = ln(1 + (e^eps - 1) / q), with b = e^(eps - e')."""

@@ -1,12 +1,12 @@
-"""What a run has spent: one entry a round, written down before anything of the round is released.
+"""The ledger of a run's spending: one entry a round, written down before anything of the round is released.
 
     ledger = Ledger(repeatable=False)
     ledger.add(entry)
     rows = account(plan, ledger.realised(plan))
 
 The rows of a run come from here, not from its plan: rounds that were released, reports that went missing, how often the
-most active client took part. What was drawn by chance as planned enters as its probability all the same: a cohort that
-stays secret protects its members, one that is written down here is known to whoever keeps the ledger.
+most active client took part. A choice that was drawn by chance as planned enters as its probability all the same: a
+cohort that stays secret protects its members, one that is written down here is known to whoever keeps the ledger.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ class Entry:
     Attributes:
         round: counted from 1; a round that was lost and taken anew has an entry for each time.
         cohort: the clients drawn.
-        reported: those whose upload arrived.
-        capped: those of them that were at their cap and sent noise alone.
+        reported: the clients whose upload arrived.
+        capped: the clients among them that were at their cap and sent noise alone.
         noise: standard deviation of the noise in units of the clip C, of one upload or (central) of their sum.
         smoothed: whether FedCEO's smoothing was due.
         released: whether anything left the server; rounds with fewer than min_reports reports are discarded.
-        unused: in a deployment, those who were asked and whose upload was refused, late or never came; the server may
-            have seen it, so it counts as one.
+        unused: in a deployment, the clients that were asked and whose upload was refused, late or never came; the
+            server may have seen it, so it counts as one.
     """
 
     round: int
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Those who sent something of their own."""
+        """The clients that sent something of their own."""
         return self.reported if not self.capped else tuple(k for k in self.reported if k not in self.capped)
 
     def as_dict(self) -> dict[str, Any]:

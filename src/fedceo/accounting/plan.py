@@ -177,7 +177,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Realised:
-    """What is known of how a run went, from its ledger or from the seed; a field left out went as planned.
+    """Facts of how a run went, from its ledger or foretold by the seed; a field left out went as planned.
 
     Attributes:
         rounds: how many rounds count.

@@ -6,7 +6,7 @@ POISSON = "PLD, Poisson sampling"
 FIXED = "PLD, fixed-size sampling"
 CLOSED_FORM = "Gaussian, closed form"
 MIXED_OVER_COHORTS = f"{CLOSED_FORM}, mixed over cohorts"
-KNOWN_MEMBERSHIPS = f"{CLOSED_FORM}, with all memberships told"
+KNOWN_MEMBERSHIPS = f"{CLOSED_FORM}, with known memberships"
 PAPER = "the paper's closed form with c2 = 1"
 NONE = "none"
 
@@ -50,11 +50,11 @@ SIZE_SHOWS = (
     "size with that many shares of noise"
 )
 ABSENT = (
-    "clients were absent for reasons of their own, so that nothing counts as amplified and who was in counts as told"
+    "clients were absent for reasons of their own, so that nothing counts as amplified and who was in counts as known"
 )
 CAPPED = (
     "a cap on participations ties the rounds together, so that nothing counts as amplified and all memberships count "
-    "as told"
+    "as known"
 )
 KEEPS_ANOTHER_OUT = "a client that is in keeps another one out, so sums differ by up to 2C"
 UPPER_BOUND = "an upper bound"

@@ -1,4 +1,4 @@
-"""Who learns what: one row for each observer of a run, with its epsilon and what that rests on.
+"""The rows of a run: one for each observer, with its epsilon and what that rests on.
 
     rows = account(Plan(clients=100, cohort=10, rounds=300, noise_multiplier=1.0, delta=1e-5, mechanism="distributed"))
 
@@ -24,7 +24,7 @@ LITTLE = 20.0
 
 @dataclass(frozen=True)
 class Row:
-    """What one observer learns: epsilon at delta, or None where nothing can be promised.
+    """The promise to one observer: epsilon at delta, or None where nothing can be promised.
 
     Attributes:
         observer: outsider | participant | server | client | paper, or another observer that has a view.
@@ -60,7 +60,7 @@ def account(plan: Plan, realised: Realised = AS_PLANNED) -> list[Row]:
 
 
 def answer(plan: Plan, observer: str, realised: Realised = AS_PLANNED) -> Answer:
-    """What the observer's first row says."""
+    """The answer of the observer's first row."""
     question = Question(plan, realised)
     views = [view for view, name in _views() if name == observer and view.position == 0]
     if not views:

@@ -143,7 +143,7 @@ def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experimen
 
 
 def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list["Row"]:
-    """Who would learn what if everything went as planned."""
+    """The rows of the run if everything goes as planned."""
     from fedceo.accounting.rows import account
 
     plan = privacy_plan(experiment, sizes, solve_noise(experiment, sizes))
@@ -155,7 +155,7 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list["Row"]:
 
 
 def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list["Row"]:
-    """Who learnt what from the rounds that are in the ledger."""
+    """The rows of the rounds that are in the ledger."""
     from fedceo.accounting.rows import account
 
     plan = privacy_plan(experiment, sizes, noise_multiplier)

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class View(ABC):
-    """What observers see of some kind of run.
+    """A view of some kind of run, which one or more observers have.
 
     Attributes:
         observers: the observers who have this view, by the names that their rows carry.
