@@ -18,7 +18,7 @@ def test_names_that_are_imported_when_used_show_before() -> None:
     code += "print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seen, loaded = (set(line.split()) for line in done.stdout.splitlines())
-    assert {"run", "resume", "load", "from_arrays", "tensors", "__version__", "account", "calibrate", "Spec"} <= seen
+    assert {"run", "resume", "load", "from_arrays", "tensors", "__version__", "account", "calibrate", "Plan"} <= seen
     assert not {"torch", "scipy"} & loaded, "looking costs nothing"
 
 

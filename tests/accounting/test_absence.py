@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +10,14 @@ from scipy import stats
 
 import fedceo
 from fedceo.accounting.budget import Budget
-from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.accounting.rows import answer
 from fedceo.data import from_arrays
 from fedceo.experiment.file import parse_experiment
-from fedceo.simulation.spending import privacy_spec
+from fedceo.simulation.spending import privacy_plan
 from fedceo.training.schedule import SECRET, Schedule
-from tests.support.asked import DELTA, epsilon, spec
+from tests.support import independent
+from tests.support.asked import DELTA, changed, epsilon, of_plan, question
 
 
 def night_and_day(rounds: int, online: int, least: int) -> Ledger:
@@ -40,23 +41,24 @@ def true_epsilon(kinds: dict[tuple[float, float], int]) -> float:
         mean += rounds * (weight @ loss)
         variance += rounds * (weight @ loss**2 - (weight @ loss) ** 2)
     mu = math.sqrt(variance)
-    return gaussian_epsilon(mu, DELTA) * 0.95 if mean > 0 else 0.0
+    return independent.gaussian_epsilon(mu, DELTA) * 0.95 if mean > 0 else 0.0
 
 
 def test_those_who_are_often_there_are_not_hidden_among_those_who_never_are() -> None:
-    ledger, plan = night_and_day(600, online=11, least=2), spec(4.0, rounds=600, min_reports=2, random_absence=False)
-    spent = ledger.spent(plan)
-    assert spent.reports is not None
+    """D7: what amplification would promise is below what such a federation shows."""
+    ledger, plan = night_and_day(600, online=11, least=2), question(4.0, rounds=600, min_reports=2).plan
+    spent = ledger.realised(plan)
+    assert spent.reports is not None and not spent.random_absence
     true = true_epsilon({(count / 11, 4.0 * math.sqrt(count / 2)): rounds for count, rounds in spent.reports})
-    assert answer(ledger.spent(replace(plan, random_absence=True)), "outsider").epsilon < true, "what it used to say"
+    assert of_plan(plan, realised=replace(spent, random_absence=True)) < true, "what it used to say"
     for observer in ("outsider", "participant"):
-        found = answer(spent, observer)
+        found = answer(plan, observer, spent)
         assert found.epsilon is not None and found.epsilon > true and "reasons of their own" in found.assumption
-    server = answer(spent, "server").epsilon
-    assert server is not None and server > true
-    personalised = answer(replace(spent, release="personalised", interval=10), "client").epsilon
+    server = of_plan(plan, "server", spent)
+    assert server > true
+    personalised = of_plan(replace(plan, release="personalised", interval=10), "client", spent)
     assert personalised == pytest.approx(server)
-    gone = answer(replace(spent, adjacency="add-remove"), "outsider")
+    gone = answer(replace(plan, adjacency="add-remove"), "outsider", spent)
     assert gone.epsilon is None
 
 
@@ -64,20 +66,25 @@ def test_without_absences_nothing_changes() -> None:
     full = Ledger(
         [Entry(t, tuple(range(10)), tuple(range(10)), (), 0.0, False, True) for t in range(1, 31)], repeatable=True
     )
-    plan = spec(2.0, rounds=30)
-    assert answer(full.spent(replace(plan, random_absence=False)), "outsider") == answer(full.spent(plan), "outsider")
+    plan = question(2.0, rounds=30).plan
+    lossy = replace(plan, dropout=0.1)
+    found = answer(plan, "outsider", full.realised(plan))
+    assert found == answer(lossy, "outsider", full.realised(lossy)) == answer(plan, "outsider")
 
 
 def test_only_simulated_absence_is_random() -> None:
-    table = {
+    table: dict[str, dict[str, object]] = {
         "data": {"name": "digits", "clients": 20},
         "cohort": {"size": 5},
         "privacy": {"noise_multiplier": 1.0},
         "method": {"name": "fedavg"},
     }
-    assert not privacy_spec(parse_experiment(table), [10] * 20, 1.0).random_absence
+    one_is_missing = Ledger([Entry(1, (0, 1, 2, 3, 4), (0, 1, 2, 3), (), 0.0, False, True)], repeatable=True)
+    plan = privacy_plan(parse_experiment(table), [10] * 20, 1.0)
+    assert not one_is_missing.realised(plan).random_absence
     table["cohort"]["dropout"] = 0.2
-    assert privacy_spec(parse_experiment(table), [10] * 20, 1.0).random_absence
+    plan = privacy_plan(parse_experiment(table), [10] * 20, 1.0)
+    assert one_is_missing.realised(plan).random_absence
 
 
 def test_who_is_absent_is_a_secret() -> None:
@@ -98,9 +105,9 @@ def test_who_is_absent_is_a_secret() -> None:
 
 @pytest.mark.parametrize("reports", [((10, 1), (30, 99)), ((10, 50), (15, 50))])
 def test_a_personal_release_costs_no_less_than_its_averages(reports: tuple[tuple[int, int], ...]) -> None:
-    plan = spec(4.0, rounds=100, sampling="poisson", min_reports=10, reports=reports)
-    personal = replace(plan, release="personalised", interval=1000, smoothings=0)
-    assert epsilon(personal, "client") >= epsilon(plan, "participant")
+    averages = question(4.0, rounds=100, sampling="poisson", min_reports=10, reports=reports)
+    personal = changed(averages, release="personalised", interval=1000, smoothings=0)
+    assert epsilon(personal, "client") >= epsilon(averages, "participant")
 
 
 def test_a_budget_counts_rounds_in_which_many_report() -> None:
@@ -121,20 +128,26 @@ def test_a_budget_counts_rounds_in_which_many_report() -> None:
 
 
 def test_a_budget_ends_in_time_where_absence_tells() -> None:
-    plan, limit = spec(4.0, rounds=600, min_reports=2, random_absence=False), 3.0
+    plan, limit = question(4.0, rounds=600, min_reports=2).plan, 3.0
     budget, ledger = Budget(limit, "outsider", plan), Ledger(repeatable=False)
     for entry in night_and_day(600, online=11, least=2).entries:
         if budget.refuses(ledger, entry):
             break
         ledger.add(entry)
-    spent, more = ledger.spent(plan), ledger.spent(plan, ahead=entry)
-    assert epsilon(spent) <= limit < epsilon(more)
+    spent, more = ledger.realised(plan), ledger.realised(plan, ahead=entry)
+    assert of_plan(plan, realised=spent) <= limit < of_plan(plan, realised=more)
 
 
 def test_a_budget_asks_seldom_where_nobody_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = spec(4.0, "central", clients=10, rounds=200, random_absence=False)
-    budget, ledger, asked = Budget(1e3, "outsider", plan), Ledger(repeatable=True), []
-    monkeypatch.setattr("fedceo.accounting.budget.answer", lambda *args: asked.append(args) or answer(*args))
+    plan = question(4.0, "central", clients=10, rounds=200).plan
+    budget, ledger = Budget(1e3, "outsider", plan), Ledger(repeatable=True)
+    asked: list[tuple[Any, ...]] = []
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return answer(*arguments)
+
+    monkeypatch.setattr("fedceo.accounting.budget.answer", counted)
     everyone = tuple(range(10))
     for t in range(1, 201):
         entry = Entry(t, everyone, everyone, (), 0.0, False, True)

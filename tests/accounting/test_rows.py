@@ -1,7 +1,7 @@
 """Every number of the specification (N=100, K=10, T=300, delta=1e-5), and what rows must always promise."""
 
 import math
-from dataclasses import replace
+import re
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedceo.accounting.gaussian import drawn_gaussian_epsilon, gaussian_delta, gaussian_epsilon
-from fedceo.accounting.pld import Round, averages_epsilon, known_membership_epsilon, personalised_epsilon
+from fedceo.accounting.gaussian import drawn_gaussian_epsilon
+from fedceo.accounting.plan import RecordSteps
+from fedceo.accounting.pld import Round, personalised_epsilon
 from fedceo.accounting.rows import account
-from fedceo.accounting.views import averages_seen
 from fedceo.errors import UsageError
-from tests.support.asked import DELTA, SIGMAS, by_sigma, epsilon, one_percent, poisson, rows, spec
+from tests.support import independent
+from tests.support.asked import DELTA, SIGMAS, by_sigma, changed, epsilon, one_percent, poisson, question, rows
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(5.88, 3.92, 2.94))
 def test_paper_row_is_its_closed_form(sigma: float, wanted: float) -> None:
-    row = rows(spec(sigma))["paper"]
+    row = rows(question(sigma))["paper"]
     assert row.epsilon == one_percent(wanted)
     assert "paper" in row.accountant and "no guarantee" in row.assumption
 
@@ -28,7 +29,7 @@ def test_paper_row_is_its_closed_form(sigma: float, wanted: float) -> None:
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize("sigma, wanted", by_sigma(12.40, 6.29, 4.18))
 def test_poisson_cohorts_with_central_noise(sigma: float, wanted: float, adjacency: str) -> None:
-    found = rows(spec(sigma, "central", sampling="poisson", adjacency=adjacency))
+    found = rows(question(sigma, "central", sampling="poisson", adjacency=adjacency))
     assert found["outsider"].epsilon == one_percent(wanted)
     assert found["outsider"].sampling == "poisson"
     assert found["participant"].epsilon == found["outsider"].epsilon  # central noise has no shares to know
@@ -36,7 +37,7 @@ def test_poisson_cohorts_with_central_noise(sigma: float, wanted: float, adjacen
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(20.5, 11.9, 8.3))
 def test_poisson_cohorts_replace_one(sigma: float, wanted: float) -> None:
-    assert epsilon(spec(sigma, "central", sampling="poisson", adjacency="replace-one")) == one_percent(wanted)
+    assert epsilon(question(sigma, "central", sampling="poisson", adjacency="replace-one")) == one_percent(wanted)
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(13.70, 6.82, 4.49))
@@ -52,41 +53,45 @@ def test_missing_reports_under_poisson(reports: int, wanted: float) -> None:
 @pytest.mark.parametrize("mechanism", ["distributed", "central"])
 @pytest.mark.parametrize("sigma, wanted", by_sigma(52.2, 18.8, 9.8))
 def test_fixed_size_zero_out(sigma: float, wanted: float, mechanism: str) -> None:
-    """The row is the smaller of two upper bounds; the specification has the one that counts on secret memberships."""
-    averages = averages_seen(spec(sigma, mechanism), curious=False)
-    secret, told = averages_epsilon(averages, DELTA), known_membership_epsilon(averages, DELTA)
-    assert secret == one_percent(wanted)
-    row = rows(spec(sigma, mechanism))["outsider"]
-    assert row.epsilon == min(secret, told) and (told < secret) == (sigma == 1.0)
-    assert (f"{secret:.4g}" in row.assumption) == ("told" in row.accountant) == (sigma == 1.0)
+    """The row is the smaller of two upper bounds, D3 and D2; the specification has D3, with secret memberships."""
+    secret = independent.fixed_size_zero_out_epsilon(sigma, 0.1, 300, DELTA)
+    known = independent.drawn_gaussian_epsilon(1 / sigma, 0.1, 300, DELTA)
+    assert secret == one_percent(wanted) and (known < secret) == (sigma == 1.0)
+    row = rows(question(sigma, mechanism))["outsider"]
+    assert row.epsilon == pytest.approx(min(secret, known), rel=1e-4)
+    said = re.search(r"costs less than counting on secret memberships \(([\d.]+)\)", row.assumption)
+    assert (said is not None) == ("known memberships" in row.accountant) == (sigma == 1.0)
+    if said is not None:
+        assert float(said[1]) == one_percent(secret) and float(said[1]) <= secret
 
 
-def test_told_memberships_are_mixed_over_how_often_a_client_is_in() -> None:
-    """Against the sum itself: participations are binomial, and each adds 1 / sigma^2 to mu^2."""
-    found = epsilon(spec(1.0))
-    counts = np.arange(301)
-    deltas = [gaussian_delta(math.sqrt(count), found) if count else 0.0 for count in counts]
+def test_known_memberships_are_mixed_over_how_often_a_client_is_in() -> None:
+    """D2 against the sum itself: participations are binomial, and each adds 1 / sigma^2 to mu^2."""
+    found = epsilon(question(1.0))
+    counts = np.arange(1, 301)
+    deltas = independent.gaussian_delta(np.sqrt(counts), found)
     assert stats.binom.pmf(counts, 300, 0.1) @ deltas == pytest.approx(DELTA, rel=1e-3)
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(65.9, 25.9, 14.5))
 def test_fixed_size_replace_one(sigma: float, wanted: float) -> None:
-    assert epsilon(spec(sigma, adjacency="replace-one")) == one_percent(wanted)
+    assert epsilon(question(sigma, adjacency="replace-one")) == one_percent(wanted)
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(57.4, 22.2, 12.4))
 def test_fixed_size_add_remove_is_poisson_at_half_the_noise(sigma: float, wanted: float) -> None:
-    found = epsilon(spec(sigma, adjacency="add-remove"))
+    found = epsilon(question(sigma, adjacency="add-remove"))
     assert found == one_percent(wanted)
-    assert found == pytest.approx(poisson(sigma / 2), rel=1e-4)
+    lower, upper = independent.sampled_gaussian_bounds(sigma / 2, 0.1, 300, DELTA)
+    assert lower <= found <= upper * (1 + 1e-4)
 
 
 def test_fixed_size_one_round_replace_one_is_exact() -> None:
-    unsampled = gaussian_epsilon(2.0, DELTA / 0.1)
-    assert epsilon(spec(rounds=1, adjacency="replace-one")) == pytest.approx(
+    unsampled = independent.gaussian_epsilon(2.0, DELTA / 0.1)
+    assert epsilon(question(rounds=1, adjacency="replace-one")) == pytest.approx(
         math.log1p(0.1 * math.expm1(unsampled)), rel=1e-4
     )
-    assert epsilon(spec(rounds=1, adjacency="replace-one")) == one_percent(6.576)
+    assert epsilon(question(rounds=1, adjacency="replace-one")) == one_percent(6.576)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +107,12 @@ def test_fixed_size_one_round_replace_one_is_exact() -> None:
     ],
 )
 def test_server_composes_uploads(fields: dict[str, Any], wanted: tuple[float, ...]) -> None:
-    assert [epsilon(spec(sigma, **fields), "server") for sigma in SIGMAS] == [one_percent(w) for w in wanted]
+    assert [epsilon(question(sigma, **fields), "server") for sigma in SIGMAS] == [one_percent(w) for w in wanted]
 
 
 def test_server_row_says_what_its_count_is() -> None:
     drawn, known, capped = (
-        rows(s)["server"].assumption for s in (spec(), spec(participations=41), spec(participation_cap=54))
+        rows(s)["server"].assumption for s in (question(), question(participations=41), question(participation_cap=54))
     )
     assert "over the draw of the cohorts; for a client with the mean of 30 uploads it is 223" in drawn
     assert "41 uploads, the most" in known
@@ -116,7 +121,10 @@ def test_server_row_says_what_its_count_is() -> None:
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(301, 146, 89.9))
 def test_server_over_the_draw_of_cohorts(sigma: float, wanted: float) -> None:
-    assert drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA) == one_percent(wanted)
+    """D2 against the whole sum."""
+    found = drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA)
+    assert found == one_percent(wanted)
+    assert found == pytest.approx(independent.drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +140,7 @@ def test_personalised_with_poisson_averages(sigma: float, interval: int, wanted:
 
 
 def test_personalised_product_is_the_sum_of_the_specification() -> None:
-    """delta(eps) = sum over m, j of Bin(m; T/I, q) Bin(j; m, q) delta[A^(T - T/I - m) o Gaussian(m, j)], literally."""
+    """D8, literally: delta(eps) = sum over m, j of Bin(m; T/I, q) Bin(j; m, q) delta[A^(T-T/I-m) o Gaussian(m, j)]."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     sigma, rounds, interval, q, step = 2.0, 12, 4, 0.25, 1e-3
@@ -175,12 +183,12 @@ def test_personalised_product_is_the_sum_of_the_specification() -> None:
 )
 def test_records(rate: float, steps: int, participations: int, wanted: tuple[float, ...]) -> None:
     for sigma, value in zip(SIGMAS, wanted, strict=True):
-        asked = spec(sigma, "record", record_rate=rate, record_steps=steps, participations=participations)
+        asked = question(sigma, "record", record_steps=(RecordSteps(rate, steps),), participations=participations)
         assert epsilon(asked, "server") == one_percent(value)
 
 
 def test_record_rows_for_each_count_and_none_for_users() -> None:
-    found = account(spec(1.0, "record", record_rate=1 / 7, record_steps=210, participation_cap=60))
+    found = account(question(1.0, "record", record_steps=(RecordSteps(1 / 7, 210),), participation_cap=60).plan)
     server = [row for row in found if row.observer == "server"]
     assert [row.unit for row in server] == ["record"] * 3
     for row, words in zip(
@@ -194,73 +202,79 @@ def test_record_rows_for_each_count_and_none_for_users() -> None:
 
 
 def test_personalised_release_gives_everybody_the_clients_row() -> None:
-    found = rows(spec(release="personalised", interval=15))
-    assert found["outsider"].epsilon == found["participant"].epsilon == found["client"].epsilon
-    assert found["client"].epsilon > epsilon(spec())
-    assert found["client"].epsilon < drawn_gaussian_epsilon(math.sqrt(10), 0.1, 300, DELTA)
+    personal = question(release="personalised", interval=15)
+    client = epsilon(personal, "client")
+    assert epsilon(personal) == epsilon(personal, "participant") == client > epsilon(question())
+    assert client < independent.drawn_gaussian_epsilon(math.sqrt(10), 0.1, 300, DELTA)
 
 
 def test_stored_release_leaves_only_the_server() -> None:
-    found = rows(spec(release="stored"))
+    found = rows(question(release="stored"))
     assert {o for o, row in found.items() if row.epsilon is not None} == {"server", "paper"}
     assert "server's row" in found["client"].assumption
 
 
 def test_no_mechanism_no_noise_no_epsilon() -> None:
-    for asked in (spec(mechanism="none"), spec(0.0), spec(0.0, "record", record_rate=0.1, record_steps=10)):
-        assert all(row.epsilon is None and row.assumption for row in account(asked))
+    for asked in (
+        question(mechanism="none"),
+        question(0.0),
+        question(0.0, "record", record_steps=(RecordSteps(0.1, 10),)),
+    ):
+        assert all(row.epsilon is None and row.assumption for row in account(asked.plan))
 
 
 def test_central_noise_does_not_cover_the_server_nor_personal_models() -> None:
-    assert rows(spec(mechanism="central"))["server"].epsilon is None
-    found = rows(spec(mechanism="central", release="personalised", interval=10))
+    assert rows(question(mechanism="central"))["server"].epsilon is None
+    found = rows(question(mechanism="central", release="personalised", interval=10))
     assert found["client"].epsilon is None and "bare uploads" in found["client"].assumption
 
 
 def test_presence_that_shows_has_no_add_remove_row() -> None:
-    assert rows(spec(adjacency="add-remove"))["server"].epsilon is None
-    assert rows(spec(adjacency="add-remove", sampling="poisson"))["outsider"].epsilon is None
-    assert rows(spec(adjacency="add-remove", cohort=100))["outsider"].epsilon is None
-    assert rows(spec(adjacency="add-remove", release="personalised", interval=5))["client"].epsilon is None
+    assert rows(question(adjacency="add-remove"))["server"].epsilon is None
+    assert rows(question(adjacency="add-remove", sampling="poisson"))["outsider"].epsilon is None
+    assert rows(question(adjacency="add-remove", cohort=100))["outsider"].epsilon is None
+    assert rows(question(adjacency="add-remove", release="personalised", interval=5))["client"].epsilon is None
 
 
 def test_distributed_noise_never_gets_the_poisson_row() -> None:
     for sigma in SIGMAS:
-        found = rows(spec(sigma, sampling="poisson"))["outsider"]
-        assert found.epsilon is not None and found.epsilon > epsilon(spec(sigma)) > poisson(sigma)
+        found = rows(question(sigma, sampling="poisson"))["outsider"]
+        assert found.epsilon is not None and found.epsilon > epsilon(question(sigma)) > poisson(sigma)
         assert "number of reports shows" in found.assumption
 
 
 def test_missing_reports_cost_under_distributed_noise_only() -> None:
-    seven = {"reports": ((7, 300),)}
-    assert epsilon(spec(2.0, **seven)) == pytest.approx(epsilon(spec(2.0 * math.sqrt(0.7))), rel=1e-9)
-    of_seven = epsilon(spec(2.0 * math.sqrt(0.7), cohort=7, adjacency="replace-one"))
-    assert epsilon(spec(2.0, sampling="poisson", adjacency="replace-one", **seven)) == pytest.approx(of_seven, rel=1e-9)
-    assert epsilon(spec(2.0, "central", **seven)) == epsilon(spec(2.0, "central"))
-    assert epsilon(spec(2.0, **seven), "server") == epsilon(spec(2.0), "server")
+    seven: dict[str, Any] = {"reports": ((7, 300),)}
+    assert epsilon(question(2.0, **seven)) == pytest.approx(epsilon(question(2.0 * math.sqrt(0.7))), rel=1e-9)
+    of_seven = epsilon(question(2.0 * math.sqrt(0.7), cohort=7, adjacency="replace-one"))
+    assert epsilon(question(2.0, sampling="poisson", adjacency="replace-one", **seven)) == pytest.approx(
+        of_seven, rel=1e-9
+    )
+    assert epsilon(question(2.0, "central", **seven)) == epsilon(question(2.0, "central"))
+    assert epsilon(question(2.0, **seven), "server") == epsilon(question(2.0), "server")
 
 
 def test_rounds_with_different_reports_compose() -> None:
-    some = epsilon(spec(2.0, reports=((7, 100), (10, 200))))
-    assert epsilon(spec(2.0)) < some < epsilon(spec(2.0, reports=((7, 300),)))
-    assert epsilon(spec(2.0, reports=((10, 120), (10, 180)))) == pytest.approx(epsilon(spec(2.0)), rel=1e-4)
-    assert "as few as 7 reports" in rows(spec(2.0, reports=((7, 1), (10, 299))))["outsider"].assumption
+    some = epsilon(question(2.0, reports=((7, 100), (10, 200))))
+    assert epsilon(question(2.0)) < some < epsilon(question(2.0, reports=((7, 300),)))
+    assert epsilon(question(2.0, reports=((10, 120), (10, 180)))) == pytest.approx(epsilon(question(2.0)), rel=1e-4)
+    assert "as few as 7 reports" in rows(question(2.0, reports=((7, 1), (10, 299))))["outsider"].assumption
 
 
 def test_a_lone_member_hides_nothing_from_itself() -> None:
     """With K = 1 a participant is in alone or not at all, so that it is an outsider to the N - 1 others."""
-    found = epsilon(spec(cohort=1, clients=101, rounds=30), "participant")
-    assert found == pytest.approx(epsilon(spec(cohort=1, clients=100, rounds=30)), rel=1e-6)
+    found = epsilon(question(cohort=1, clients=101, rounds=30), "participant")
+    assert found == pytest.approx(epsilon(question(cohort=1, clients=100, rounds=30)), rel=1e-6)
 
 
 def test_large_epsilons_say_that_they_mean_little() -> None:
-    found = rows(spec())
+    found = rows(question())
     assert found["outsider"].assumption.endswith("means that the guarantee means little")
-    assert "little" not in rows(spec(2.0))["outsider"].assumption
+    assert "little" not in rows(question(2.0))["outsider"].assumption
 
 
 def test_rows_are_plain_data() -> None:
-    row = rows(spec(participations=30))["server"]
+    row = rows(question(participations=30))["server"]
     assert list(row.as_dict()) == [
         "observer", "mechanism", "unit", "adjacency", "sampling", "epsilon", "delta", "accountant", "assumption"
     ]  # fmt: skip
@@ -268,10 +282,11 @@ def test_rows_are_plain_data() -> None:
 
 
 def test_hardly_any_noise_is_bounded_in_closed_form_and_says_so() -> None:
-    for fields in ({}, {"sampling": "poisson"}, {"release": "personalised", "interval": 10}):
-        row = rows(spec(0.05, **fields))["outsider"]
+    kinds: list[dict[str, Any]] = [{}, {"sampling": "poisson"}, {"release": "personalised", "interval": 10}]
+    for fields in kinds:
+        row = rows(question(0.05, **fields))["outsider"]
         assert row.epsilon is not None and row.epsilon > 1000
-        assert "memberships told" in row.accountant
+        assert "known memberships" in row.accountant
 
 
 @example(7.7549524608198315, 15, 100, {"adjacency": "add-remove"})  # once a warning of an overflow
@@ -292,11 +307,11 @@ def test_hardly_any_noise_is_bounded_in_closed_form_and_says_so() -> None:
 )
 def test_monotone(sigma: float, cohort: int, rounds: int, fields: dict[str, Any]) -> None:
     """More noise costs less, more rounds and a smaller delta cost more, a participant sees no less than an outsider."""
-    asked = spec(sigma, cohort=cohort, rounds=rounds, **fields)
+    asked = question(sigma, cohort=cohort, rounds=rounds, **fields)
     here = epsilon(asked)
-    assert epsilon(replace(asked, noise_multiplier=1.2 * sigma)) <= here + 1e-6
-    assert epsilon(replace(asked, rounds=rounds + 20)) >= here - 1e-6
-    assert epsilon(replace(asked, delta=DELTA / 10)) >= here
+    assert epsilon(changed(asked, noise_multiplier=1.2 * sigma)) <= here + 1e-6
+    assert epsilon(changed(asked, rounds=rounds + 20)) >= here - 1e-6
+    assert epsilon(changed(asked, delta=DELTA / 10)) >= here
     assert epsilon(asked, "participant") >= here * (1 - 1e-3)
 
 
@@ -326,12 +341,25 @@ def test_monotone(sigma: float, cohort: int, rounds: int, fields: dict[str, Any]
         ({"reports": ((7, 299),)}, "add up"),
         ({"reports": ((7, 300),), "min_reports": 8}, "expected 8 to 10"),
         ({"min_reports": 11}, "min_reports: 11"),
-        ({"participations": -1}, "participations: -1"),
         ({"participation_cap": 0}, "participation_cap: 0"),
         ({"mechanism": "record"}, "record_rate"),
-        ({"mechanism": "record", "record_rate": 1.5, "record_steps": 1}, "record_rate: 1.5"),
+        ({"participations": -1}, "participations: -1"),
     ],
 )
 def test_bad_input_is_refused_with_its_field(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        spec(**fields)
+        question(**fields)
+
+
+@pytest.mark.parametrize(
+    "rate, steps, words",
+    [
+        (1.5, 1, "record_rate: 1.5"),
+        (0.0, 1, "record_rate: 0.0"),
+        (math.nan, 1, "record_rate: nan"),
+        (0.5, 0, "record_steps: 0"),
+    ],
+)
+def test_bad_local_steps_are_refused_with_their_field(rate: float, steps: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        RecordSteps(rate, steps)

@@ -1,6 +1,8 @@
 """`fedceo privacy` as a user types it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +90,19 @@ def test_an_experiment_and_its_run(ask: Ask, tmp_path: Path) -> None:
     sigma = json.loads(out)[0]["noise_multiplier"]
     _, quiet, _ = ask("account", str(file), "--set", f"privacy.noise_multiplier={sigma}", "--json")
     assert json.loads(quiet)[0]["epsilon"] == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("command", [("account",), ("calibrate", "--epsilon", "8")])
+def test_an_experiment_is_accounted_for_without_torch(tmp_path: Path, command: tuple[str, ...]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules));"
+        f"sys.argv = ['fedceo', 'privacy', {command[0]!r}, {str(file)!r}, *{command[1:]!r}];"
+        "from fedceo.cli.app import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_an_unfinished_run_has_rows(ask: Ask, tmp_path: Path) -> None:

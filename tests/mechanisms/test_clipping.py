@@ -81,6 +81,7 @@ def test_the_count_is_noised() -> None:
 
 @pytest.mark.parametrize("sigma, count", [(1.0, 2.0), (2.0, 1.5), (0.5, 10.0)])
 def test_updates_and_counts_together_cost_what_was_planned(sigma: float, count: float) -> None:
+    """D10: a client moves the noised sums of updates and of indicators by 1 and by 1/2."""
     mu = math.hypot(1 / noise_beside_count(sigma, count), 0.5 / count)
     assert gaussian_epsilon(mu, 1e-5) == pytest.approx(gaussian_epsilon(1 / sigma, 1e-5))
 

@@ -22,7 +22,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare, prepare_again
-from fedceo.simulation.spending import privacy_spec
+from fedceo.simulation.spending import privacy_plan
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from tests.support.guests import METHODS
@@ -275,7 +275,7 @@ def test_where_such_a_method_goes(mine: str) -> None:
     with pytest.raises(UsageError, match='needs each client\'s upload, which mechanism "central" does not release'):
         fedceo.run(table_of(f"{mine}:Median", "central"))
     with pytest.raises(UsageError, match=r"method\.bta: unknown field"):
-        privacy_spec(parse_experiment(table_of(f"{mine}:Same", bta=1)), [1] * 30, 0.5)
+        privacy_plan(parse_experiment(table_of(f"{mine}:Same", bta=1)), [1] * 30, 0.5)
     check_holds("T1", prepare(parse_experiment(table_of(f"{mine}:Same"))))
     table = table_of(f"{mine}:Same")
     system = parse_experiment(table | {"privacy": table["privacy"] | {"randomness": "system"}})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedceo.experiment.file import parse_experiment
-from fedceo.simulation.spending import privacy_spec
+from fedceo.simulation.spending import privacy_plan
 
 BATCHES, EPOCHS = 4, 3
 
@@ -38,5 +38,5 @@ def test_every_private_step_is_counted(method: dict[str, Any], steps: int, rate:
             "method": method,
         }
     )
-    spec = privacy_spec(experiment, [8 * BATCHES] * 10, 1.0)
-    assert (spec.record_steps, spec.record_rate) == (steps, rate)
+    (kind,) = privacy_plan(experiment, [8 * BATCHES] * 10, 1.0).record_steps
+    assert (kind.steps, kind.rate) == (steps, rate)

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import fedceo
+from fedceo.accounting.plan import Realised
 from fedceo.accounting.rows import answer
 from fedceo.errors import UsageError
-from fedceo.simulation.spending import privacy_spec
+from fedceo.simulation.spending import privacy_plan
 from tests.support.small import SmallConv, federation
 from tests.support.small_runs import TABLE, changed, same_weights
 
@@ -247,6 +248,6 @@ def test_record_rows_speak_of_the_worst_client() -> None:
             privacy={"mechanism": "record", "noise_multiplier": 0.3},
         )
     )
-    asked = privacy_spec(settings, data.sizes.tolist(), 0.3, 1)
-    assert "7 Poisson steps at rate 0.1429" in answer(asked, "server").assumption
-    assert "1 Poisson steps at rate 1 " in answer(replace(asked, noise_multiplier=3.0), "server").assumption
+    plan, once = privacy_plan(settings, data.sizes.tolist(), 0.3), Realised(participations=1)
+    assert "7 Poisson steps at rate 0.1429" in answer(plan, "server", once).assumption
+    assert "1 Poisson steps at rate 1 " in answer(replace(plan, noise_multiplier=3.0), "server", once).assumption

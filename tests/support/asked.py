@@ -1,32 +1,56 @@
 """The plan that the specification's numbers are for, and short ways to ask about it."""
 
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fedceo.accounting.plan import Plan, Question, Realised
 from fedceo.accounting.pld import Round, averages_epsilon
-from fedceo.accounting.rows import Row, Spec, account
+from fedceo.accounting.rows import Row, account
 
 DELTA = 1e-5
 SIGMAS = (1.0, 1.5, 2.0)
+OF_THE_PLAN = {field.name for field in fields_of(Plan)}
 
 
-def spec(sigma: float = 1.0, mechanism: str = "distributed", **fields: Any) -> Spec:
-    plan = {"clients": 100, "cohort": 10, "rounds": 300, "delta": DELTA, **fields}
-    return Spec(noise_multiplier=sigma, mechanism=mechanism, **plan)
+def question(sigma: float = 1.0, mechanism: str = "distributed", **fields: Any) -> Question:
+    """N=100, K=10, T=300, with any field of the plan, or of what was realised, changed."""
+    usual = {"clients": 100, "cohort": 10, "rounds": 300, "delta": DELTA}
+    planned, realised = _split(usual | fields)
+    return Question(Plan(noise_multiplier=sigma, mechanism=mechanism, **planned), Realised(**realised))
 
 
-def rows(asked: Spec) -> dict[str, Row]:
+def changed(asked: Question, **fields: Any) -> Question:
+    """The question with any field of its plan, or of what was realised, changed."""
+    planned, realised = _split(fields)
+    return Question(replace(asked.plan, **planned), replace(asked.realised, **realised))
+
+
+def _split(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the plan, and those of what was realised."""
+    planned = {name: value for name, value in fields.items() if name in OF_THE_PLAN}
+    return planned, {name: value for name, value in fields.items() if name not in OF_THE_PLAN}
+
+
+def rows(asked: Question) -> dict[str, Row]:
+    """The first row of each observer."""
     found: dict[str, Row] = {}
-    for row in account(asked):
+    for row in account(asked.plan, asked.realised):
         found.setdefault(row.observer, row)
     return found
 
 
-def epsilon(asked: Spec, observer: str = "outsider") -> float:
+def epsilon(asked: Question, observer: str = "outsider") -> float:
     found = rows(asked)[observer].epsilon
     assert found is not None
     return found
+
+
+def of_plan(plan: Plan, observer: str = "outsider", realised: Realised | None = None) -> float:
+    """The epsilon of an observer's first row."""
+    return epsilon(Question(plan, realised or Realised()), observer)
 
 
 def poisson(multiplier: float, rate: float = 0.1, rounds: int = 300, adjacency: str = "zero-out") -> float:

@@ -13,7 +13,8 @@ import torch
 from pydantic_core import PydanticUndefined
 
 from fedceo.accounting.calibration import calibrate
-from fedceo.accounting.rows import Spec, answer
+from fedceo.accounting.plan import AS_PLANNED, Plan, Realised, RecordSteps
+from fedceo.accounting.rows import answer
 from fedceo.attacks.metrics import median
 from fedceo.experiment import file as config
 from fedceo.experiment.method_table import OWN, known_methods, settings_of
@@ -97,29 +98,36 @@ N = 100 clients, K = 10 a round, T = 300 rounds, delta = 1e-5, user level unless
 
 SIGMAS = (1.0, 1.5, 2.0)
 PLAN = {"clients": 100, "cohort": 10, "rounds": 300, "delta": 1e-5, "noise_multiplier": 1.0}
-CENTRAL, SHARES, RECORD = {"mechanism": "central"}, {"mechanism": "distributed"}, {"mechanism": "record"}
-AUTHORS = RECORD | {"record_rate": 1 / 7, "record_steps": 210}
-QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("outsider, central noise, Poisson cohorts", "outsider", CENTRAL | {"sampling": "poisson"}),
-    ("outsider, central or distributed noise, fixed-size cohorts", "outsider", SHARES),
-    ("the same, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}),
-    ("outsider, distributed noise, Poisson cohorts (their size shows)", "outsider", SHARES | {"sampling": "poisson"}),
-    ("one curious participant, distributed noise", "participant", SHARES),
-    ("outsider, 7 of 10 report in every round", "outsider", SHARES | {"reports": ((7, 300),)}),
-    ("outsider, noise shares for min_reports = 7", "outsider", SHARES | {"min_reports": 7}),
-    ("outsider, cap of 54 participations", "outsider", SHARES | {"participation_cap": 54}),
-    ("server, 30 participations (the mean)", "server", SHARES | {"participations": 30}),
-    ("server, over the draw of the cohorts", "server", SHARES),
-    ("server, cap of 54 participations", "server", SHARES | {"participation_cap": 54}),
+CENTRAL, SHARES = {"mechanism": "central"}, {"mechanism": "distributed"}
+AUTHORS = {"mechanism": "record", "record_steps": (RecordSteps(1 / 7, 210),)}
+PERSONAL = SHARES | {"release": "personalised"}
+QUESTIONS: tuple[tuple[str, str, dict[str, Any], Realised], ...] = (
+    ("outsider, central noise, Poisson cohorts", "outsider", CENTRAL | {"sampling": "poisson"}, AS_PLANNED),
+    ("outsider, central or distributed noise, fixed-size cohorts", "outsider", SHARES, AS_PLANNED),
+    ("the same, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}, AS_PLANNED),
     (
-        "FedCEO, restart own, I = 10: everybody but the server",
-        "client",
-        SHARES | {"release": "personalised", "interval": 10},
+        "outsider, distributed noise, Poisson cohorts (their size shows)",
+        "outsider",
+        SHARES | {"sampling": "poisson"},
+        AS_PLANNED,
     ),
-    ("FedCEO, restart own, I = 30", "client", SHARES | {"release": "personalised", "interval": 30}),
-    ("FedCEO, restart mean: the outsider's row", "outsider", SHARES),
-    ("*record level*, authors' CIFAR-10 set-up, one participation", "server", AUTHORS | {"participations": 1}),
-    ("*record level*, 30 participations", "server", AUTHORS | {"participations": 30}),
+    ("one curious participant, distributed noise", "participant", SHARES, AS_PLANNED),
+    ("outsider, 7 of 10 report in every round", "outsider", SHARES, Realised(reports=((7, 300),))),
+    ("outsider, noise shares for min_reports = 7", "outsider", SHARES | {"min_reports": 7}, AS_PLANNED),
+    ("outsider, cap of 54 participations", "outsider", SHARES | {"participation_cap": 54}, AS_PLANNED),
+    ("server, 30 participations (the mean)", "server", SHARES, Realised(participations=30)),
+    ("server, over the draw of the cohorts", "server", SHARES, AS_PLANNED),
+    ("server, cap of 54 participations", "server", SHARES | {"participation_cap": 54}, AS_PLANNED),
+    ("FedCEO, restart own, I = 10: everybody but the server", "client", PERSONAL | {"interval": 10}, AS_PLANNED),
+    ("FedCEO, restart own, I = 30", "client", PERSONAL | {"interval": 30}, AS_PLANNED),
+    ("FedCEO, restart mean: the outsider's row", "outsider", SHARES, AS_PLANNED),
+    (
+        "*record level*, authors' CIFAR-10 set-up, one participation",
+        "server",
+        AUTHORS,
+        Realised(participations=1),
+    ),
+    ("*record level*, 30 participations", "server", AUTHORS, Realised(participations=30)),
 )
 TARGETS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("outsider, central, Poisson", "outsider", CENTRAL | {"sampling": "poisson"}),
@@ -135,8 +143,9 @@ def numbers() -> str:
         "| who sees what | " + " | ".join(f"sigma = {s:g}" for s in SIGMAS) + " |",
         "|---|" + "---|" * len(SIGMAS),
     ]
-    for words, observer, fields in QUESTIONS:
-        found = (answer(Spec(**(PLAN | fields | {"noise_multiplier": sigma})), observer).epsilon for sigma in SIGMAS)
+    for words, observer, fields, realised in QUESTIONS:
+        plans = (Plan(**(PLAN | fields | {"noise_multiplier": sigma})) for sigma in SIGMAS)
+        found = (answer(plan, observer, realised).epsilon for plan in plans)
         lines.append(f"| {words} | " + " | ".join(f"{epsilon:.3g}" for epsilon in found) + " |")
     lines += ["", "## Noise multiplier for an epsilon", ""]
     wanted = (1.0, 2.0, 4.0, 8.0)
@@ -145,7 +154,7 @@ def numbers() -> str:
         "|---|" + "---|" * len(wanted),
     ]
     for words, observer, fields in TARGETS:
-        sigmas = (calibrate(epsilon, observer, Spec(**(PLAN | fields))) for epsilon in wanted)
+        sigmas = (calibrate(epsilon, observer, Plan(**(PLAN | fields))) for epsilon in wanted)
         lines.append(f"| {words} | " + " | ".join(f"{sigma:.3g}" for sigma in sigmas) + " |")
     return "\n".join(lines) + "\n"
 

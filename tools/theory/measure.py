@@ -27,7 +27,7 @@ from fedceo import Experiment, __version__, parse_experiment
 from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.rows import answer
 from fedceo.simulation.preparing import prepare
-from fedceo.simulation.spending import privacy_spec
+from fedceo.simulation.spending import privacy_plan
 from fedceo.simulation.summary import machine
 
 RESULT = Path(__file__).resolve().parents[2] / "results" / "theory.json"
@@ -153,7 +153,7 @@ def privacy_loss(cell: Cell) -> float | None:
         return None
     if cell.method == "jain":
         return gaussian_epsilon((JAIN_ROUNDS + 1) ** 0.5 / cell.sigma, DELTA)
-    return answer(privacy_spec(experiment_of(cell, 0), [cell.d] * cell.N, cell.sigma), "outsider").epsilon
+    return answer(privacy_plan(experiment_of(cell, 0), [cell.d] * cell.N, cell.sigma), "outsider").epsilon
 
 
 def all_runs() -> Iterator[tuple[list[Cell], int]]:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from scipy import optimize
 
-from fedceo.accounting.rows import Spec, answer
+from fedceo.accounting.plan import AS_PLANNED, Plan, Realised
+from fedceo.accounting.rows import answer
 from fedceo.errors import UsageError
 
 LEAST, MOST = 1e-2, 1e4
@@ -14,17 +15,17 @@ PRECISION = 1e-4
 """The multiplier found is at most this fraction above the smallest that does."""
 
 
-def calibrate(target_epsilon: float, observer: str, spec: Spec) -> float:
+def calibrate(target_epsilon: float, observer: str, plan: Plan, realised: Realised = AS_PLANNED) -> float:
     """The noise multiplier sigma with which the observer's (first) row has an epsilon of at most target_epsilon.
 
-    The noise multiplier of spec itself does not matter. Epsilon falls as sigma grows, so the root is bracketed between
-    powers of two and found on logarithmic scales, where epsilon over sigma is nearly a straight line.
+    The noise multiplier of the plan itself does not matter. Epsilon falls as sigma grows, so the root is bracketed
+    between powers of two and found on logarithmic scales, where epsilon over sigma is nearly a straight line.
     """
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise UsageError(f"target epsilon: {target_epsilon}, expected a finite number above zero")
 
     def epsilon(multiplier: float) -> float:
-        found = answer(replace(spec, noise_multiplier=multiplier), observer)
+        found = answer(replace(plan, noise_multiplier=multiplier), observer, realised)
         if found.epsilon is None:
             raise UsageError(f"no noise multiplier gives the {observer} an epsilon: {found.assumption}")
         return found.epsilon
@@ -37,7 +38,7 @@ def calibrate(target_epsilon: float, observer: str, spec: Spec) -> float:
     while epsilon(enough) > target_epsilon:
         if enough >= MOST:
             raise UsageError(
-                f"target_epsilon: {target_epsilon:g} for the {observer} at delta {spec.delta:g}, which no noise "
+                f"target_epsilon: {target_epsilon:g} for the {observer} at delta {plan.delta:g}, which no noise "
                 f"multiplier up to {MOST:g} reaches"
             )
         enough = min(2 * enough, MOST)

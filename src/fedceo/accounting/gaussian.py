@@ -19,7 +19,7 @@ NEGLIGIBLE = 1e-16
 
 
 def gaussian_delta(mu: float | Floats, epsilon: float | Floats) -> Floats:
-    """delta(epsilon) of the Gaussian mechanism with mu = sensitivity / standard deviation (Balle and Wang 2018)."""
+    """delta(epsilon) of the Gaussian mechanism with mu = sensitivity / standard deviation (D1)."""
     epsilon = np.asarray(epsilon)
     inside = special.log_ndtr(mu / 2 - epsilon / mu)
     outside = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
@@ -32,7 +32,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def drawn_gaussian_epsilon(mu: float, rate: float, rounds: int, delta: float, cap: int | None = None) -> float:
-    """Gaussian releases at mu in M ~ Bin(T, q) rounds, M seen by all: delta(epsilon) = E_M[delta_M(epsilon)].
+    """Gaussian releases at mu in M ~ Bin(T, q) rounds, M seen by all: delta(epsilon) = E_M[delta_M(epsilon)] (D2).
 
     cap: releases after that many have nothing of the client in them.
     """

@@ -1,20 +1,20 @@
-"""What a run has spent: one entry a round, written down before anything of the round is released.
+"""The ledger of a run's spending: one entry a round, written down before anything of the round is released.
 
     ledger = Ledger(repeatable=False)
     ledger.add(entry)
-    rows = account(ledger.spent(plan))
+    rows = account(plan, ledger.realised(plan))
 
 The rows of a run come from here, not from its plan: rounds that were released, reports that went missing, how often the
-most active client took part. What was drawn by chance as planned enters as its probability all the same: a cohort that
-stays secret protects its members, one that is written down here is known to whoever keeps the ledger.
+most active client took part. A choice that was drawn by chance as planned enters as its probability all the same: a
+cohort that stays secret protects its members, one that is written down here is known to whoever keeps the ledger.
 """
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedceo.accounting.plan import Spec
+from fedceo.accounting.plan import NoiseSite, Plan, Realised
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Entry:
     Attributes:
         round: counted from 1; a round that was lost and taken anew has an entry for each time.
         cohort: the clients drawn.
-        reported: those whose upload arrived.
-        capped: those of them that were at their cap and sent noise alone.
+        reported: the clients whose upload arrived.
+        capped: the clients among them that were at their cap and sent noise alone.
         noise: standard deviation of the noise in units of the clip C, of one upload or (central) of their sum.
         smoothed: whether FedCEO's smoothing was due.
         released: whether anything left the server; rounds with fewer than min_reports reports are discarded.
-        unused: in a deployment, those who were asked and whose upload was refused, late or never came; the server may
-            have seen it, so it counts as one.
+        unused: in a deployment, the clients that were asked and whose upload was refused, late or never came; the
+            server may have seen it, so it counts as one.
     """
 
     round: int
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Those who sent something of their own."""
+        """The clients that sent something of their own."""
         return self.reported if not self.capped else tuple(k for k in self.reported if k not in self.capped)
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,8 +94,8 @@ class Ledger:
         after = sum(entry.round - 1 in smoothed for entry in released)
         return max(smoothed.total(), after)
 
-    def spent(self, plan: Spec, ahead: Entry | None = None) -> Spec:
-        """The plan with what happened in the place of what was planned, `ahead` included as if it had happened."""
+    def realised(self, plan: Plan, ahead: Entry | None = None) -> Realised:
+        """How the run went, `ahead` included as if it had happened."""
         entries = self.entries if ahead is None else [*self.entries, ahead]
         released = [entry for entry in entries if entry.released]
         most = max(self.participations.values(), default=0)
@@ -105,15 +105,15 @@ class Ledger:
         as_planned = all(entry.reported == entry.cohort for entry in entries)
         # a Poisson cohort's size is as planned whatever it is: the plan has each one's probability, zero included, and
         # that of what `cohort.dropout` leaves of it
-        if plan.mechanism != "distributed" or (plan.sampling == "poisson" and (as_planned or plan.dropout)):
-            return replace(plan, rounds=len(entries), participations=most, smoothings=smoothings)
+        sizes_are_planned = plan.sampling == "poisson" and (as_planned or plan.dropout > 0)
+        if plan.noise_site is not NoiseSite.UPLOADS or sizes_are_planned:
+            return Realised(rounds=len(entries), smoothings=smoothings, participations=most)
         reports = Counter(len(entry.reported) for entry in released)
         full = as_planned and plan.min_reports is None
-        return replace(
-            plan,
+        return Realised(
             rounds=len(released),
-            participations=most,
             smoothings=smoothings,
             reports=None if full else tuple(sorted(reports.items())),
-            random_absence=plan.random_absence or as_planned,
+            random_absence=plan.dropout > 0 or as_planned,
+            participations=most,
         )

@@ -1,11 +1,25 @@
-"""The question and the answer of privacy accounting: what a run is, and what one observer learns from it."""
+"""The question of privacy accounting: what a run is planned to be, and what is known of how it went.
+
+    plan = Plan(clients=100, cohort=10, rounds=300, noise_multiplier=1.0, delta=1e-5, mechanism="distributed")
+    realised = Realised(participations=41)
+    rows = account(plan, realised)
+
+A `Plan` is what the experiment says. A `Realised` is what happened, field by field; a field left out went as planned.
+`Question` is the two together, which every view of `fedceo.accounting.observers` is asked.
+"""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 from fedceo.errors import UsageError
+from fedceo.experiment.registry import MECHANISMS
+
+CHOICES = {
+    "sampling": ("fixed", "poisson"),
+    "adjacency": ("zero-out", "replace-one", "add-remove"),
+    "release": ("average", "personalised", "stored"),
+}
 
 
 class NoiseSite(Enum):
@@ -13,46 +27,60 @@ class NoiseSite(Enum):
 
     NOWHERE = auto()
     UPLOADS = auto()
+    """Each upload carries a share of the noise before it leaves its client."""
     SUM = auto()
+    """The server adds noise to the sum of the updates."""
     STEPS = auto()
+    """Each local step adds noise to its clipped gradients (DP-SGD)."""
 
 
-CHOICES = {
-    "mechanism": ("none", "distributed", "central", "record"),
-    "sampling": ("fixed", "poisson"),
-    "adjacency": ("zero-out", "replace-one", "add-remove"),
-    "release": ("average", "personalised", "stored"),
-}
+def noise_site_of(mechanism: str) -> NoiseSite:
+    """Where the noise of a registered mechanism enters."""
+    if mechanism not in MECHANISMS:
+        raise UsageError(f"mechanism: {mechanism!r}, expected one of {', '.join(MECHANISMS)}")
+    site: NoiseSite = MECHANISMS[mechanism].noise_site
+    return site
 
 
 @dataclass(frozen=True)
-class Spec:
-    """Everything an accountant needs to know about a run.
+class RecordSteps:
+    """Local DP-SGD of one kind of client.
+
+    Attributes:
+        rate: Poisson rate of a record in a local step, 1/ceil(n/B) for n records in batches of B.
+        steps: local steps of one participation.
+    """
+
+    rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise UsageError(f"record_rate: {self.rate}, expected above 0 and at most 1")
+        if self.steps < 1:
+            raise UsageError(f"record_steps: {self.steps}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as its experiment says it shall be.
 
     Attributes:
         clients: N.
         cohort: K, the size of a round's cohort; the expected size under Poisson sampling.
         rounds: T.
-        noise_multiplier: sigma. Distributed: each upload carries N(0, sigma^2 C^2 / K), or over min_reports if given.
-            Central: the sum carries N(0, sigma^2 C^2). Record: as in DP-SGD.
+        noise_multiplier: sigma. Noise in uploads: each carries N(0, sigma^2 C^2 / K), or over min_reports if given.
+            Noise on the sum: N(0, sigma^2 C^2). Noise in local steps: as in DP-SGD.
         delta: below 1/N.
-        mechanism: none | distributed | central | record.
+        mechanism: the name of a mechanism, as in privacy.mechanism.
         sampling: fixed (K of N without replacement) | poisson (each client with probability K/N).
         adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
         release: average (or anything computed from it) | personalised (FedCEO, restart own or slot) | stored.
         interval: I, rounds between smoothings of a personalised release.
-        smoothings: how many of the rounds smoothed, if known; else T/I.
-        min_reports: R, what the noise shares are sized for; rounds with fewer reports release nothing.
-        reports: (reports, rounds) pairs that say what happened, where it is known and not as planned: an average of r
-            uploads carries noise of sigma sqrt(r/R). Left out: K reports in every round, or R where it is given.
-        dropout: probability with which a report goes missing, drawn in secret, each round anew and all alike.
-        random_absence: whether those whose reports are missing are drawn in secret, each round anew and all alike, as
-            `cohort.dropout` does it; else given the number of reports a client may be far likelier to be in than K/N.
-        participations: rounds that the most active client was in, if known; else the draw of cohorts is accounted for.
-        participation_cap: rounds after which a client sends nothing of its own any more, only noise.
-        record_rate: record mechanism: the Poisson rate of a record in a local step, 1/ceil(n/B).
-        record_steps: record mechanism: local steps of one participation.
-        other_records: record mechanism: (rate, steps) of clients with other numbers of records; the worst one counts.
+        min_reports: R, the number of reports that noise shares are sized for; a round with fewer releases nothing.
+        dropout: probability with which a report goes missing, drawn in secret, anew in each round and alike for all.
+        participation_cap: number of rounds after which a client sends nothing of its own any more, only noise.
+        record_steps: local DP-SGD of every kind of client, where noise enters there; the worst kind counts.
     """
 
     clients: int
@@ -65,22 +93,17 @@ class Spec:
     adjacency: str = "zero-out"
     release: str = "average"
     interval: int | None = None
-    smoothings: int | None = None
     min_reports: int | None = None
-    reports: tuple[tuple[int, int], ...] | None = None
     dropout: float = 0.0
-    random_absence: bool = True
-    participations: int | None = None
     participation_cap: int | None = None
-    record_rate: float | None = None
-    record_steps: int | None = None
-    other_records: tuple[tuple[float, int], ...] = ()
+    record_steps: tuple[RecordSteps, ...] = ()
 
     def __post_init__(self) -> None:
+        noise_site_of(self.mechanism)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}: {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        for name in ("clients", "cohort", "interval", "min_reports", "participation_cap", "record_steps"):
+        for name in ("clients", "cohort", "interval", "min_reports", "participation_cap"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name}: {value}, expected at least 1")
@@ -99,52 +122,39 @@ class Spec:
             raise UsageError(f"dropout: {self.dropout}, expected zero or more and below 1")
         if self.min_reports is not None and self.min_reports > self.cohort:
             raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
-        self._check_reports()
-        if self.participations is not None and self.participations < 0:
-            raise UsageError(f"participations: {self.participations}, expected zero or more")
         if self.release == "personalised" and self.interval is None:
             raise UsageError('interval: needed for release "personalised"')
-        if self.mechanism == "record" and (self.record_rate is None or self.record_steps is None):
-            raise UsageError('record_rate and record_steps: needed for mechanism "record"')
-        if self.record_rate is not None and not 0 < self.record_rate <= 1:
-            raise UsageError(f"record_rate: {self.record_rate}, expected above 0 and at most 1")
-
-    def _check_reports(self) -> None:
-        if self.reports is None:
-            return
-        least = self.min_reports or 1
-        most = self.cohort if self.sampling == "fixed" else self.clients
-        for count, _ in self.reports:
-            if not least <= count <= most:
-                raise UsageError(f"reports: {count}, expected {least} to {most}")
-        if sum(rounds for _, rounds in self.reports) != self.rounds:
-            raise UsageError(f"reports: their rounds do not add up to the {self.rounds} rounds")
+        if self.noise_site is NoiseSite.STEPS and not self.record_steps:
+            raise UsageError(f'record_rate and record_steps: needed for mechanism "{self.mechanism}"')
 
     @property
-    def share(self) -> int:
+    def noise_site(self) -> NoiseSite:
+        return noise_site_of(self.mechanism)
+
+    @property
+    def protects_clients(self) -> bool:
+        """Whether there is noise that hides a whole client (user-level privacy)."""
+        return self.noise_site in (NoiseSite.UPLOADS, NoiseSite.SUM) and self.noise_multiplier > 0
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether there is noise that hides a single record of a client, and no more than that."""
+        return self.noise_site is NoiseSite.STEPS and self.noise_multiplier > 0
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients receive models made from single uploads, which makes a client more than a participant."""
+        return self.release != "average"
+
+    @property
+    def everyone_is_in(self) -> bool:
+        """Whether every client is in every cohort, so that nothing is amplified by sampling."""
+        return self.cohort == self.clients
+
+    @property
+    def noise_shares(self) -> int:
         """R, the number of uploads whose noise adds up to sigma C."""
         return self.min_reports or self.cohort
-
-    @property
-    def fewest_reports(self) -> int:
-        """Of any round that releases something; under Poisson sampling as far as it is known."""
-        return self.share if not self.reports else min(count for count, _ in self.reports)
-
-    @property
-    def absence_tells(self) -> bool:
-        """Whether the number of reports may tell who sent them."""
-        return self.reports is not None and not self.random_absence
-
-    @property
-    def most_reports(self) -> int:
-        """Of any round, where what happened is known and not as planned; else 0."""
-        return max((count for count, _ in self.reports or ()), default=0)
-
-    @property
-    def smoothed_rounds(self) -> int:
-        if self.smoothings is not None:
-            return self.smoothings
-        return self.rounds // self.interval if self.interval else 0
 
     @property
     def rate(self) -> float:
@@ -158,40 +168,95 @@ class Spec:
 
     @property
     def shift(self) -> int:
-        """How far the sum moves when a client is known to be in, in units of C."""
+        """How far the sum moves when the data of a client that is known to be in changes, in units of C."""
         return 2 if self.adjacency == "replace-one" else 1
 
 
 @dataclass(frozen=True)
-class Row:
-    """What one observer learns: epsilon at delta, or None where nothing can be promised.
+class Realised:
+    """Facts of how a run went, from its ledger or foretold by the seed; a field left out went as planned.
 
     Attributes:
-        observer: outsider | participant | server | client | paper.
-        mechanism: the regime that the row belongs to.
-        unit: what is protected: user (a whole client) or record.
-        adjacency: which two data sets must look alike.
-        sampling: the sampling that epsilon profits from: fixed | poisson | none.
-        epsilon: None without a guarantee.
-        delta: as asked for.
-        accountant: what computed epsilon.
-        assumption: in words, what must hold, or why there is no epsilon.
+        rounds: how many rounds count.
+        smoothings: how many of them smoothed; as planned: T/I.
+        reports: (reports, rounds) pairs: an average of r uploads carries noise of sigma sqrt(r/R). As planned: K
+            reports in every round, or R where it is given.
+        random_absence: whether those whose reports are missing were drawn in secret, anew in each round and alike for
+            all; otherwise a client may, given the number of reports, be far likelier to be in than K/N.
+        participations: rounds that the most active client was in; left out, the draw of cohorts is accounted for.
     """
 
-    observer: str
-    mechanism: str
-    unit: str
-    adjacency: str
-    sampling: str
-    epsilon: float | None
-    delta: float
-    accountant: str
-    assumption: str
+    rounds: int | None = None
+    smoothings: int | None = None
+    reports: tuple[tuple[int, int], ...] | None = None
+    random_absence: bool = True
+    participations: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def __post_init__(self) -> None:
+        if self.rounds is not None and self.rounds < 0:
+            raise UsageError(f"rounds: {self.rounds}, expected zero or more")
+        if self.participations is not None and self.participations < 0:
+            raise UsageError(f"participations: {self.participations}, expected zero or more")
+
+
+AS_PLANNED = Realised()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A plan together with what is known of how it went: all that a view is asked about."""
+
+    plan: Plan
+    realised: Realised = AS_PLANNED
+
+    def __post_init__(self) -> None:
+        if self.realised.reports is None:
+            return
+        least = self.plan.min_reports or 1
+        most = self.plan.cohort if self.plan.sampling == "fixed" else self.plan.clients
+        for count, _ in self.realised.reports:
+            if not least <= count <= most:
+                raise UsageError(f"reports: {count}, expected {least} to {most}")
+        if sum(rounds for _, rounds in self.realised.reports) != self.rounds:
+            raise UsageError(f"reports: their rounds do not add up to the {self.rounds} rounds")
+
+    @property
+    def rounds(self) -> int:
+        return self.plan.rounds if self.realised.rounds is None else self.realised.rounds
+
+    @property
+    def smoothings(self) -> int:
+        if self.realised.smoothings is not None:
+            return self.realised.smoothings
+        return self.rounds // self.plan.interval if self.plan.interval else 0
+
+    @property
+    def fewest_reports(self) -> int:
+        """The least number of reports of any round that releases something; as planned, R."""
+        return min((count for count, _ in self.realised.reports or ()), default=self.plan.noise_shares)
+
+    @property
+    def most_reports(self) -> int:
+        """The largest number of reports of any round, where it is known and not as planned; otherwise 0."""
+        return max((count for count, _ in self.realised.reports or ()), default=0)
+
+    @property
+    def absence_tells(self) -> bool:
+        """Whether the number of reports may tell who sent them."""
+        return self.realised.reports is not None and not self.realised.random_absence
+
+    @property
+    def most_participations(self) -> int:
+        """The rounds that the most active client was in, or all rounds where that is not known."""
+        return self.rounds if self.realised.participations is None else self.realised.participations
+
+    @property
+    def cap_binds(self) -> bool:
+        """Whether the cap on participations is below the number of rounds."""
+        cap = self.plan.participation_cap
+        return cap is not None and cap < self.rounds
 
 
 def default_delta(protected: int) -> float:
-    """min(1e-5, n^-1.1) for n clients, or records where one of these is protected."""
+    """min(1e-5, n^-1.1) for n clients, or for n records where a single record is protected."""
     return min(1e-5, protected**-1.1)

@@ -1,10 +1,8 @@
 """How much T rounds reveal about one client: privacy-loss distributions (PLD) for sampled cohorts.
 
-dp-accounting has the PLD of Poisson cohorts but not of cohorts of a fixed size drawn without replacement. There, a
-client that is in keeps somebody else out, so that three sums can be seen: with the client, with its contribution
-zeroed, and with another client in its place, at distances of up to C and 2C. The profile delta(epsilon) of one round
-follows from advanced joint convexity (Balle, Barthe, Gaboardi 2018, theorem 2); connect-the-dots turns it into a PLD
-that is never optimistic, and dp-accounting composes it over rounds.
+dp-accounting has the PLD of Poisson cohorts but not of cohorts of a fixed size drawn without replacement. Derivation D3
+gives the profile delta(epsilon) of one such round; connect-the-dots turns it into a PLD that is never optimistic, and
+dp-accounting composes it over rounds.
 
 Symbols: q the probability that a client is in a round, z the noise multiplier (standard deviation of the noise of the
 sum over the clip C), mu = 1/z, T rounds. Divergences of a pair of worlds (P, Q) are taken forwards, with the client's
@@ -43,7 +41,7 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """What one released average shows.
+    """One released average, as an observer sees it.
 
     Each alternative is a mixture of strata that the observer can tell apart; the worst alternative counts. With
     hidden_size the cohort is a Poisson one whose size nobody sees, in a single stratum.
@@ -63,6 +61,11 @@ class Round:
     def strata(self) -> list[Stratum]:
         return [stratum for alternative in self.alternatives for stratum in alternative]
 
+    @property
+    def likeliest(self) -> Stratum:
+        """The most probable stratum; of several, the one that the client is likelier to be in."""
+        return max(self.strata, key=lambda stratum: (stratum.probability, stratum.rate))
+
     def mu(self, stratum: Stratum) -> float:
         """The largest distance between two sums, in standard deviations of the noise."""
         by_one = (
@@ -76,7 +79,7 @@ def drawn_round(
 ) -> Round:
     """Rounds of many kinds: for m ~ Bin(n, p), seen by all, kind(m) is (q, z), or None where nothing is released.
 
-    A Poisson cohort whose size m shows is, given m, a fixed-size one: m of n without replacement.
+    A Poisson cohort whose size m shows is, given m, a fixed-size one: m of n without replacement (D4).
     """
     smallest, largest = (int(stats.binom.ppf(p, trials, probability)) for p in (1e-15, 1 - 1e-15))
     kinds = {m: kind(m) for m in range(smallest, largest + 1)}
@@ -87,7 +90,7 @@ def drawn_round(
 
 def memberships_show(average: Round) -> bool:
     """Whether there is so little noise that memberships show anyway, and a PLD would need a vast grid."""
-    return average.mu(max(average.strata)) > LARGEST_MU
+    return average.mu(average.likeliest) > LARGEST_MU
 
 
 Averages: TypeAlias = tuple[tuple[Round, int], ...]
@@ -109,7 +112,7 @@ def averages_epsilon(averages: Averages, delta: float) -> float:
 
 
 def known_membership_epsilon(averages: Averages, delta: float, cap: int | None = None) -> float:
-    """An upper bound in closed form: all memberships told, in all rounds the least noise of any.
+    """An upper bound in closed form: all memberships known, in all rounds the least noise of any (D2).
 
     cap: rounds in which a client takes part with anything of its own, at most.
     """
@@ -117,7 +120,7 @@ def known_membership_epsilon(averages: Averages, delta: float, cap: int | None =
     rounds = sum(number for _, number in averages)
     mu = max(average.mu(stratum) for average, stratum in strata)
     adjacency = averages[0][0].adjacency
-    if adjacency == "add-remove":  # a client that is gone has no memberships to tell
+    if adjacency == "add-remove":  # a client that is gone has no memberships to know
         return gaussian_epsilon(mu * math.sqrt(rounds), delta)
     if adjacency == "zero-out":
         mu = 1.0 / min(stratum.multiplier for _, stratum in strata)
@@ -133,18 +136,13 @@ def known_membership_epsilon(averages: Averages, delta: float, cap: int | None =
 def personalised_epsilon(
     average: Round, after: Round, rate: float, upload_mu: float, rounds: int, smoothings: int, delta: float
 ) -> float:
-    """The epsilon of FedCEO with personal restarts, which smooths in S of T rounds.
+    """The epsilon of FedCEO with personal restarts, which smooths in S of T rounds (D8).
 
-    A smoothing round shows the stack of uploads, so a client that is in (probability q) is seen at upload_mu. In the
-    round after, the average shows which smoothed models were started from, so a client that was smoothed has no secret
-    membership there either. Participation does not depend on the data, so the cases mix with their probabilities.
     Writing A for the PLD of an average, U of a seen upload, R of the round after with the client in it, 0 for no loss:
 
         A^(T - 2S)  composed with  [(1-q) A + q U ((1-q) 0 + q R)]^S
 
-    which is the sum over m ~ Bin(S, q) and j ~ Bin(m, q) written as a product. Unless memberships are independent
-    and their number hidden, those that show in the round after also tell of the others, so that all count as told:
-    (1-q) 0 + q R then takes the place of the bracket's A.
+    where (1-q) 0 + q R takes the place of the bracket's first A unless the number of memberships is hidden.
     """
     if memberships_show(average):
         return drawn_gaussian_epsilon(upload_mu, rate, rounds, delta)  # all of it is computed from uploads
@@ -155,8 +153,8 @@ def personalised_epsilon(
     if smoothings == rounds:
         return _epsilon(_compose(_mix(seen, nothing, rate), rounds, step), delta)
     ordinary = _round_pld(average, step)
-    told = _mix(_round_pld(after, step), nothing, rate)
-    blocks = _compose(_mix(seen.compose(told), ordinary if average.hidden_size else told, rate), smoothings, step)
+    known = _mix(_round_pld(after, step), nothing, rate)
+    blocks = _compose(_mix(seen.compose(known), ordinary if average.hidden_size else known, rate), smoothings, step)
     return _epsilon(blocks.compose(_compose(ordinary, max(rounds - 2 * smoothings, 0), step)), delta)
 
 
@@ -188,14 +186,9 @@ def _compose(pld: PLD, times: int, step: float) -> PLD:
 
 
 def _grid_step(average: Round, rounds: int) -> float:
-    """Width of the privacy-loss grid that keeps the error of the composed epsilon near ACCURACY.
-
-    Splitting a loss between two grid points adds a variance of step^2 / 6 on average and a mean of half that. Both add
-    up over rounds, against the spread of the composed loss, here from the central limit (q sqrt(T (e^(mu^2) - 1))).
-    """
-    likeliest = max(average.strata)
-    mu = average.mu(likeliest)
-    spread = math.sqrt(rounds) * min(mu, likeliest.rate * math.sqrt(math.expm1(min(mu**2, 100.0))))
+    """Width of the privacy-loss grid that keeps the error of the composed epsilon near ACCURACY (D11)."""
+    mu, rate = average.mu(average.likeliest), average.likeliest.rate
+    spread = math.sqrt(rounds) * min(mu, rate * math.sqrt(math.expm1(min(mu**2, 100.0))))
     epsilon = spread**2 / 2 + 4.3 * spread  # 4.3 standard deviations: delta = 1e-5
     step = math.sqrt(12 * ACCURACY * epsilon / (rounds * (1 + 4.3 / spread)))
     return max(min(max(step, FINEST_STEP), COARSEST_STEP), _largest_loss(average) / LARGEST_GRID)
@@ -237,7 +230,7 @@ def _without_replacement(average: Round, step: float) -> PLD:
     forward, reverse = _worst_profiles(average, epsilons)
 
     def pmf(profile: Floats, opposite: Floats) -> PLD:
-        # H_eps(P, Q) at a negative epsilon is told by the other direction: 1 - e^eps + e^eps H_-eps(Q, P)
+        # the other direction has H_eps(P, Q) at a negative epsilon: 1 - e^eps + e^eps H_-eps(Q, P)
         negative = -np.expm1(-epsilons) + np.exp(-epsilons) * opposite
         bound = np.clip(np.concatenate([negative[:0:-1], profile]), 0.0, 1.0)
         deltas = _convex_envelope(np.exp(step * np.arange(-size, size + 1)), np.minimum.accumulate(bound))
@@ -247,11 +240,7 @@ def _without_replacement(average: Round, step: float) -> PLD:
 
 
 def _convex_envelope(x: Floats, y: Floats) -> Floats:
-    """The largest convex function below the points.
-
-    A hockey-stick divergence falls with e^eps and is convex in it. A bound on it need not be, but then the bound's
-    running minimum and its convex envelope are bounds too, and only a convex one is the profile of a distribution.
-    """
+    """The largest convex function below the points, which bounds a profile that they bound (D3)."""
     xs, ys = x.tolist(), y.tolist()
     kept: list[int] = []
     for k in range(len(xs)):
@@ -275,7 +264,7 @@ def _worst_profiles(average: Round, epsilons: Floats) -> tuple[Floats, Floats]:
 
 def _profiles(rate: float, multiplier: float, adjacency: str, epsilons: Floats) -> Floats:
     """Both directions of one stratum, stacked: H_eps <= q [(1-b) H_e(in, out) + b H_e(in, changed)] with
-    e = ln(1 + (e^eps - 1) / q) and b = e^(eps - e)."""
+    e = ln(1 + (e^eps - 1) / q) and b = e^(eps - e) (D3)."""
     inner = epsilons - math.log(rate) + np.log1p(-(1.0 - rate) * np.exp(-epsilons))
     changed_weight = np.exp(epsilons - inner)
     near = gaussian_delta(1.0 / multiplier, inner)
@@ -288,7 +277,7 @@ def _profiles(rate: float, multiplier: float, adjacency: str, epsilons: Floats) 
 
 
 def _never_in(rate: float, mu: float, epsilons: Floats) -> Floats:
-    """H_eps(Q, P) of Q = N(0, 1) and P = (1-q) N(0, 1) + q N(mu, 1): a client that is gone was never in."""
+    """H_eps(Q, P) of Q = N(0, 1) and P = (1-q) N(0, 1) + q N(mu, 1): a client that is gone was never in (D3)."""
     rest = np.maximum(-np.expm1(epsilons + math.log1p(-rate)), 0.0) if rate < 1 else np.ones_like(epsilons)
     possible = rest > 0  # beyond ln(1/(1-q)) the ratio of Q to P never gets
     profile = np.zeros_like(epsilons)

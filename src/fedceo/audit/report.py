@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedceo.accounting.gaussian import gaussian_epsilon
-from fedceo.accounting.plan import Spec
+from fedceo.accounting.plan import NoiseSite, Plan, Realised
 from fedceo.accounting.rows import answer
 from fedceo.audit.canaries import Samples, Scores, sure_bound
 from fedceo.audit.noise_check import ALPHA, Finding
@@ -133,12 +133,12 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
     findings = run.check()
     scores = {share: run.play(share, played) for share in sorted({claim.share for claim in run.claims.values()})}
     samples = {view: scores[claim.share].samples(view, rng) for view, claim in run.claims.items()}
-    plan = _plan(simulation)
-    views = [_judge(plan, view, run.claims[view], samples[view], len(samples)) for view in samples]
+    plan, realised = _question(simulation)
+    views = [_judge(plan, realised, view, run.claims[view], samples[view], len(samples)) for view in samples]
     return Report(kind, simulation.noise_multiplier, plan.delta, played, tuple(findings), tuple(views))
 
 
-def _judge(plan: Spec, view: str, claim: Claim, samples: Samples, views: int) -> View:
+def _judge(plan: Plan, realised: Realised, view: str, claim: Claim, samples: Samples, views: int) -> View:
     tested = claim.share * claim.mu
     bound = samples.mu_bound((1 - CONFIDENCE) / views) / claim.share
     if samples.mu_bound(ALPHA / views) > tested:
@@ -156,27 +156,26 @@ def _judge(plan: Spec, view: str, claim: Claim, samples: Samples, views: int) ->
         scores=samples.smaller,
         verdict=verdict,
         epsilon_round=gaussian_epsilon(bound, plan.delta),
-        epsilon_run=_run_epsilon(plan, claim.observer, bound),
-        epsilon_claimed=_run_epsilon(plan, claim.observer, claim.mu),
+        epsilon_run=_run_epsilon(plan, realised, claim.observer, bound),
+        epsilon_claimed=_run_epsilon(plan, realised, claim.observer, claim.mu),
     )
 
 
-def _plan(simulation: "Simulation") -> Spec:
-    from fedceo.simulation.spending import planned_participations, privacy_spec
+def _question(simulation: "Simulation") -> tuple[Plan, Realised]:
+    from fedceo.simulation.spending import foreseen, privacy_plan
 
     experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
-    most = planned_participations(experiment, len(sizes))
-    return privacy_spec(experiment, sizes, simulation.noise_multiplier, most)
+    return privacy_plan(experiment, sizes, simulation.noise_multiplier), foreseen(experiment, len(sizes))
 
 
-def _run_epsilon(plan: Spec, observer: str, mu: float) -> float | None:
+def _run_epsilon(plan: Plan, realised: Realised, observer: str, mu: float) -> float | None:
     """The accountant's epsilon for the run if a round, or local step, shows the observer mu."""
     if mu == 0:
         return 0.0
     sigma = 1 / mu
-    if plan.mechanism == "distributed":
+    if plan.noise_site is NoiseSite.UPLOADS:
         uploads = observer != "outsider"
-        sigma *= math.sqrt(plan.share if uploads else plan.share / plan.cohort)
+        sigma *= math.sqrt(plan.noise_shares if uploads else plan.noise_shares / plan.cohort)
     if observer == "outsider" and plan.release == "personalised":  # of what this view shows by itself
         plan = replace(plan, release="average")
-    return answer(replace(plan, noise_multiplier=sigma), observer).epsilon
+    return answer(replace(plan, noise_multiplier=sigma), observer, realised).epsilon

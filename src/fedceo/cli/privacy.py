@@ -12,7 +12,8 @@ from fedceo.cli.options import Json, Overrides
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedceo.accounting.plan import Row, Spec
+    from fedceo.accounting.plan import Question
+    from fedceo.accounting.rows import Row
 
 app = typer.Typer(help="Account for privacy, calibrate noise, audit a mechanism.", no_args_is_help=True)
 
@@ -68,7 +69,7 @@ def account(
     else:
         from fedceo.accounting.rows import account as account_for
 
-        rows = [row for spec in _specs(given) for row in account_for(spec)]
+        rows = [row for asked in _questions(given) for row in account_for(asked.plan, asked.realised)]
     if as_json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
         return
@@ -105,6 +106,7 @@ def calibrate(
 ) -> None:
     """Print the noise multiplier with which an observer's epsilon is at most the one wanted."""
     from fedceo.accounting.calibration import calibrate as calibrate_for
+    from fedceo.accounting.plan import NoiseSite
     from fedceo.accounting.rows import answer
 
     if epsilon is None:
@@ -112,16 +114,16 @@ def calibrate(
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     _check_sources(target, overrides, given)
     if target is not None:
-        specs = [_to_solve(target, overrides or [], observer)]
+        questions = [_to_solve(target, overrides or [], observer)]
     else:
-        specs = _specs(given | {"noise_multiplier": 1.0})  # it is what is looked for
+        questions = _questions(given | {"noise_multiplier": 1.0})  # it is what is looked for
     found = []
-    for spec in specs:
-        if len(specs) > 1 and spec.mechanism == "central" and observer == "server":
+    for plan, realised in ((asked.plan, asked.realised) for asked in questions):
+        if len(questions) > 1 and plan.noise_site is NoiseSite.SUM and observer == "server":
             continue  # whoever adds the noise needs no epsilon
-        sigma = calibrate_for(epsilon, observer, spec)
-        reached = answer(replace(spec, noise_multiplier=sigma), observer)
-        about = {"mechanism": spec.mechanism, "observer": observer, "noise_multiplier": sigma, "delta": spec.delta}
+        sigma = calibrate_for(epsilon, observer, plan, realised)
+        reached = answer(replace(plan, noise_multiplier=sigma), observer, realised)
+        about = {"mechanism": plan.mechanism, "observer": observer, "noise_multiplier": sigma, "delta": plan.delta}
         found.append(about | {"epsilon": reached.epsilon, "unit": reached.unit, "assumption": reached.assumption})
     if as_json:
         print(json.dumps(found, indent=2))
@@ -175,9 +177,9 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def _specs(given: dict[str, Any]) -> list["Spec"]:
-    """One spec for each mechanism that the options may mean."""
-    from fedceo.accounting.plan import Spec, default_delta
+def _questions(given: dict[str, Any]) -> list["Question"]:
+    """One question for each mechanism that the options may mean."""
+    from fedceo.accounting.plan import Plan, Question, Realised, RecordSteps, default_delta
 
     missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
     if missing:
@@ -188,25 +190,33 @@ def _specs(given: dict[str, Any]) -> list["Spec"]:
         raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
     if "delta" not in given and given["clients"] > 0:
         given = given | {"delta": default_delta(given["clients"])}
-    if "reports" in given:
-        given = given | {"reports": ((given["reports"], given["rounds"]),)}
+    plan = {name: value for name, value in given.items() if name in Plan.__dataclass_fields__}
+    reports = ((given["reports"], given["rounds"]),) if "reports" in given else None
+    realised = Realised(reports=reports, participations=given.get("participations"))
+    plan["record_steps"] = ()
+    if "record_rate" in given and "record_steps" in given:
+        plan["record_steps"] = (RecordSteps(given["record_rate"], given["record_steps"]),)
+    return [Question(Plan(**plan | {"mechanism": kind}), realised) for kind in _mechanisms(given)]
+
+
+def _mechanisms(given: dict[str, Any]) -> list[str]:
+    """The mechanisms that the options may mean."""
     if "mechanism" in given:
-        return [Spec(**given)]
+        return [given["mechanism"]]
     if "record_rate" in given or "record_steps" in given:
-        return [Spec(mechanism="record", **given)]
-    shares = given.get("release", Spec.release) != "average" or "min_reports" in given or "reports" in given
-    kinds = ["distributed"] if shares else ["central", "distributed"]
-    return [Spec(mechanism=kind, **given) for kind in kinds]
+        return ["record"]
+    needs_shares = given.get("release", "average") != "average" or "min_reports" in given or "reports" in given
+    return ["distributed"] if needs_shares else ["central", "distributed"]
 
 
-def _to_solve(file: Path, overrides: list[str], observer: str) -> "Spec":
+def _to_solve(file: Path, overrides: list[str], observer: str) -> "Question":
     from fedceo.experiment.file import load_experiment
-    from fedceo.simulation.spending import client_sizes, spec_to_solve
+    from fedceo.simulation.spending import client_sizes, question_to_solve
 
     experiment = load_experiment(file, overrides)
     if experiment.may_lose_noise:
         raise UsageError(f"{file}: cohort.dropout lets noise go missing, expected privacy.min_reports too")
-    return spec_to_solve(experiment, client_sizes(experiment), observer)
+    return question_to_solve(experiment, client_sizes(experiment), observer)
 
 
 def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
@@ -222,7 +232,7 @@ def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
         if privacy.target_epsilon is not None:
             words += f", solved for an epsilon of {privacy.target_epsilon:g} of the {privacy.observer}"
         return planned_rows(solved, sizes), words
-    from fedceo.accounting.plan import Row
+    from fedceo.accounting.rows import Row
     from fedceo.simulation.folder import RunFolder
 
     if overrides:

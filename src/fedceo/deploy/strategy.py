@@ -30,7 +30,7 @@ from fedceo.methods import State, make_method
 from fedceo.models import build_model, check_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.round import Collected, plan_round, take_round
-from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.simulation.spending import privacy_plan, solve_noise
 from fedceo.simulation.summary import result_of
 from fedceo.tensors.weights import stack
 from fedceo.training.engine import choose_device
@@ -94,7 +94,7 @@ class MethodStrategy(Strategy):
         self.method = make_method(experiment, weights, self.mechanism)
         entries = sum(w.numel() for w in weights.values())
         self.reach = self.mechanism.step * (self.mechanism.clip + share * (entries**0.5 + SURELY))
-        plan, limit = privacy_spec(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
+        plan, limit = privacy_plan(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
         self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)
         self.evaluator = Evaluator(self.model, public, self.device, dtype)
         self.log = ServerLog(out, experiment, State(weights))

@@ -64,10 +64,9 @@ def votes(within: torch.Tensor, capped: Sequence[int]) -> float:
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """z of updates such that updates and noised indicators together have the multiplier z of the plan.
+    """z of updates such that updates and noised indicators together have the multiplier z of the plan (D10).
 
-    A client moves the sum of indicators, each 1/2 or -1/2, by half as much as it may move the sum of updates in units
-    of C, and twice as much under replace-one like there: 1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2.
+    1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2 with sigma_b, the noise of the sum of indicators.
     """
     if noise_multiplier == 0:
         return 0.0

@@ -19,7 +19,7 @@ from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_spec, solve_noise
+from fedceo.simulation.spending import privacy_plan, solve_noise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
 
@@ -69,7 +69,7 @@ def prepare(
         name = type(model).__name__
         model = copy.deepcopy(model)  # the caller's stays as it is
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
-    privacy_spec(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
+    privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
     if is_foreign:
         _try_out(simulation)
@@ -117,7 +117,7 @@ def budget_of(simulation: Simulation) -> "Budget | None":
         return None
     from fedceo.accounting.budget import Budget
 
-    plan = privacy_spec(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
+    plan = privacy_plan(simulation.experiment, simulation.federation.sizes.tolist(), simulation.noise_multiplier)
     return Budget(privacy.max_epsilon, privacy.observer, plan)
 
 

@@ -1,42 +1,45 @@
-"""Between an experiment and the accountant: what is asked before a run, and what a run's ledger says after it."""
+"""Between an experiment and the accountant: what is asked before a run, and what a run's ledger says after it.
+
+Nothing here imports torch unless data must be read, nor scipy before a number is asked for: commands start fast.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fedceo.accounting.ledger import Ledger
-from fedceo.accounting.plan import Row, Spec, default_delta
-from fedceo.data import build_federation
+from fedceo.accounting.plan import NoiseSite, Plan, Question, Realised, RecordSteps, default_delta, noise_site_of
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fedceo.accounting.rows import Row
+
+
+def noise_site(experiment: Experiment) -> NoiseSite:
+    """The place where noise enters under the experiment's mechanism."""
+    return noise_site_of(experiment.privacy.mechanism)
 
 
 def client_sizes(experiment: Experiment) -> list[int]:
     """Training records of each client; data is read only where the accountant's question depends on it."""
     clients = experiment.data.clients
-    if experiment.privacy.mechanism != "record" and clients is not None:
+    if noise_site(experiment) is not NoiseSite.STEPS and clients is not None:
         return [1] * clients
+    from fedceo.data import build_federation
+
     return build_federation(experiment.data, experiment.seed).sizes.tolist()
 
 
-def privacy_spec(
-    experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, participations: int | None = None
-) -> Spec:
-    """What the accountant needs to know of a run in which a client is in at most so many rounds.
-
-    Under record privacy clients of different sizes sample at different rates, and the spec has them all.
+def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float) -> Plan:
+    """The experiment as the accountant knows it.
 
     Args:
-        sizes: training records of each client; they matter under record privacy only.
+        sizes: training records of each client; they matter under record-level privacy only.
     """
     privacy, method, train = experiment.privacy, experiment.method, experiment.train
-    records = [
-        (1 / method.record_batches(batches), method.record_steps(batches, train.local_epochs))
-        for batches in _batches_per_epoch(experiment, sizes)
-    ]
-    rate, steps = records[0] if records else (None, None)
-    return Spec(
+    return Plan(
         clients=len(sizes),
         cohort=experiment.cohort.size,
         rounds=train.rounds,
@@ -49,20 +52,16 @@ def privacy_spec(
         interval=method.release_interval,
         min_reports=privacy.min_reports,
         dropout=experiment.cohort.dropout,
-        random_absence=experiment.cohort.dropout > 0,
-        participations=participations,
         participation_cap=privacy.participation_cap,
-        record_rate=rate,
-        record_steps=steps,
-        other_records=tuple(records[1:]),
+        record_steps=_record_steps(experiment, sizes),
     )
 
 
 def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
     """As given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
-    privacy = experiment.privacy
-    protected = sum(sizes) if privacy.mechanism == "record" else len(sizes)
-    if privacy.mechanism == "record" and privacy.delta is not None and privacy.delta * protected >= 1:
+    privacy, of_records = experiment.privacy, noise_site(experiment) is NoiseSite.STEPS
+    protected = sum(sizes) if of_records else len(sizes)
+    if of_records and privacy.delta is not None and privacy.delta * protected >= 1:
         raise UsageError(
             f"privacy.delta: {privacy.delta}, expected below 1/{protected}, one over the training records: "
             "publishing one of them outright would pass at that"
@@ -70,17 +69,29 @@ def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
     return privacy.delta or default_delta(protected)
 
 
-def _batches_per_epoch(experiment: Experiment, sizes: Sequence[int]) -> list[int]:
-    """ceil(n / B) of all clients, each number once; it matters under record privacy alone."""
-    if experiment.privacy.mechanism != "record":
-        return []
-    return sorted({-(-size // experiment.train.batch_size) for size in sizes})
+def _record_steps(experiment: Experiment, sizes: Sequence[int]) -> tuple[RecordSteps, ...]:
+    """Local DP-SGD of every kind of client: those of other sizes sample at other rates and take other steps."""
+    if noise_site(experiment) is not NoiseSite.STEPS:
+        return ()
+    method, train = experiment.method, experiment.train
+    kinds = sorted({-(-size // train.batch_size) for size in sizes})
+    return tuple(
+        RecordSteps(1 / method.record_batches(batches), method.record_steps(batches, train.local_epochs))
+        for batches in kinds
+    )
+
+
+def foreseen(experiment: Experiment, clients: int) -> Realised:
+    """Everything that is known of a run before it begins: how often a client will be in, if the seed tells it."""
+    return Realised(participations=planned_participations(experiment, clients))
 
 
 def planned_participations(experiment: Experiment, clients: int) -> int | None:
     """The most rounds that a client will be in, which the seed tells; None where the draw of cohorts is a secret."""
     if experiment.privacy.randomness == "system":
         return None
+    from fedceo.training.schedule import Schedule
+
     cohort, rounds = experiment.cohort, experiment.train.rounds
     schedule = Schedule(experiment.seed)
     drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling) for t in range(1, rounds + 1))
@@ -91,25 +102,26 @@ def planned_participations(experiment: Experiment, clients: int) -> int | None:
 def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
     """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
     privacy = experiment.privacy
-    if privacy.mechanism == "none":
+    if noise_site(experiment) is NoiseSite.NOWHERE:
         return 0.0
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     from fedceo.accounting.calibration import calibrate
 
     assert privacy.target_epsilon is not None
-    return calibrate(privacy.target_epsilon, privacy.observer, spec_to_solve(experiment, sizes, privacy.observer))
+    asked = question_to_solve(experiment, sizes, privacy.observer)
+    return calibrate(privacy.target_epsilon, privacy.observer, asked.plan, asked.realised)
 
 
-def spec_to_solve(experiment: Experiment, sizes: Sequence[int], observer: str) -> Spec:
-    """The plan that noise is solved for, so that the rows after the run keep to it; its own noise does not matter.
+def question_to_solve(experiment: Experiment, sizes: Sequence[int], observer: str) -> Question:
+    """The question that noise is solved for, so that the rows after the run keep to it; its own noise does not matter.
 
-    Where epsilon goes by how often a client was in, they go by the most active client.
+    Rows that go by how often a client was in go by the most active client.
     """
     most = planned_participations(experiment, len(sizes))
-    if most is None and (observer == "server" or experiment.privacy.mechanism == "record"):
+    if most is None and (observer == "server" or noise_site(experiment) is NoiseSite.STEPS):
         most = _hardly_exceeded(experiment, len(sizes))
-    return privacy_spec(experiment, sizes, 1.0, most)
+    return Question(privacy_plan(experiment, sizes, 1.0), Realised(participations=most))
 
 
 def _hardly_exceeded(experiment: Experiment, clients: int) -> int:
@@ -130,29 +142,28 @@ def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experimen
     return experiment.model_copy(update={"privacy": privacy.model_copy(update=solved)})
 
 
-def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list[Row]:
-    """Who would learn what if everything went as planned."""
+def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list["Row"]:
+    """The rows of the run if everything goes as planned."""
     from fedceo.accounting.rows import account
 
-    most = planned_participations(experiment, len(sizes))
-    plan = privacy_spec(experiment, sizes, solve_noise(experiment, sizes), most)
-    rows = _with_caveat(account(plan), experiment)
+    plan = privacy_plan(experiment, sizes, solve_noise(experiment, sizes))
+    rows = _with_caveat(account(plan, foreseen(experiment, len(sizes))), experiment)
     if not experiment.may_lose_noise or experiment.cohort.sampling == "poisson":
         return rows  # a Poisson cohort that loses some is a smaller one, which the plan has
     missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
     return [replace(row, assumption=f"{row.assumption}; {missing}") for row in rows]
 
 
-def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list[Row]:
-    """Who learnt what from the rounds that are in the ledger."""
+def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list["Row"]:
+    """The rows of the rounds that are in the ledger."""
     from fedceo.accounting.rows import account
 
-    plan = privacy_spec(experiment, sizes, noise_multiplier)
-    return _with_caveat(account(ledger.spent(plan)), experiment)
+    plan = privacy_plan(experiment, sizes, noise_multiplier)
+    return _with_caveat(account(plan, ledger.realised(plan)), experiment)
 
 
-def _with_caveat(rows: list[Row], experiment: Experiment) -> list[Row]:
-    """What a seed repeats protects from nobody who knows the seed."""
-    if experiment.privacy.randomness == "system" or experiment.privacy.mechanism == "none":
+def _with_caveat(rows: list["Row"], experiment: Experiment) -> list["Row"]:
+    """The rows with a word on noise from a seed, which protects from nobody who knows the seed."""
+    if experiment.privacy.randomness == "system" or noise_site(experiment) is NoiseSite.NOWHERE:
         return rows
     return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]

@@ -54,11 +54,11 @@ class Meter:
 
 def _epsilon(simulation: "Simulation") -> float | None:
     from fedceo.accounting.rows import answer
-    from fedceo.simulation.spending import privacy_spec
+    from fedceo.simulation.spending import privacy_plan
 
     experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
-    plan = privacy_spec(experiment, sizes, simulation.noise_multiplier)
-    return answer(simulation.ledger.spent(plan), experiment.privacy.observer).epsilon
+    plan = privacy_plan(experiment, sizes, simulation.noise_multiplier)
+    return answer(plan, experiment.privacy.observer, simulation.ledger.realised(plan)).epsilon
 
 
 def events(folder: Path) -> Advance:

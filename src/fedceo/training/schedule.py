@@ -7,10 +7,14 @@ randomness = "system" all that privacy rests on (cohorts, batches, noise) comes 
 import secrets
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from fedceo.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PURPOSES = (
     "model",
@@ -62,7 +66,7 @@ class Schedule:
         """Those of the cohort that report, each unless it drops out on its own."""
         return [k for k in cohort if dropout == 0 or self.generator("absence", round_, k).random() >= dropout]
 
-    def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+    def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> "Tensor":
         """(steps, size) places of records, every epoch a new order; -1 fills the last batch of an epoch."""
         steps = ceil(records / size)
         generator = self.generator("batches", round_, client)
@@ -71,7 +75,7 @@ class Schedule:
             places[epoch, :records] = torch.from_numpy(generator.permutation(records))
         return places.view(epochs * steps, size)
 
-    def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+    def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> "Tensor":
         """(steps, largest) places of records, each record in each batch with probability 1 / ceil(records / size).
 
         Rows are filled up with -1; a batch may be empty.
@@ -85,7 +89,7 @@ class Schedule:
 
     def dropout_masks(
         self, round_: int, client: int, rows: tuple[int, int], shape: tuple[int, ...], keep: float
-    ) -> Tensor:
+    ) -> "Tensor":
         """(steps, batch, *shape) of 0 and 1 / keep."""
         generator = self.generator("dropout", round_, client)
         drawn = torch.from_numpy(generator.random((*rows, *shape), dtype=np.float32))

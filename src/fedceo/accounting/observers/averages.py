@@ -1,0 +1,108 @@
+"""The averages of all rounds, as an outsider sees them, or a participant who also knows its own upload."""
+
+import math
+
+from fedceo.accounting import reasons
+from fedceo.accounting.gaussian import gaussian_epsilon
+from fedceo.accounting.observers.base import VIEWS, Answer, View
+from fedceo.accounting.plan import NoiseSite, Question
+from fedceo.accounting.pld import Averages, averages_epsilon, known_membership_epsilon, memberships_show
+from fedceo.accounting.released import averages_seen, cap_is_harmless
+
+
+@VIEWS.register("averages", "the averages, not who was in them")
+class ReleasedAverages(View):
+    observers = ("outsider", "participant")
+
+    def supports(self, question: Question, observer: str) -> bool:
+        return question.plan.protects_clients and not question.plan.has_personal_models
+
+    def answer(self, question: Question, observer: str) -> Answer:
+        plan, own_uploads = question.plan, 1 if observer == "participant" else 0
+        if question.rounds == 0:
+            return Answer(0.0, reasons.CLOSED_FORM, reasons.NOTHING_RELEASED)
+        number_of_shares_shows = plan.everyone_is_in or plan.sampling == "poisson"
+        if plan.adjacency == "add-remove" and plan.noise_site is NoiseSite.UPLOADS and number_of_shares_shows:
+            return Answer(None, reasons.NONE, reasons.NOISE_LEAVES_TOO)
+        if plan.clients == own_uploads:
+            return Answer(0.0, reasons.CLOSED_FORM, reasons.NO_OTHER_CLIENT)
+        found = _bound(question, averages_seen(question, own_uploads))
+        return found._replace(assumption=reasons.joined(*_sees(question, own_uploads), found.assumption))
+
+
+def accountant_of(averages: Averages) -> str:
+    """The name of what `averages_epsilon` computes with."""
+    if any(memberships_show(average) for average, _ in averages):
+        return reasons.KNOWN_MEMBERSHIPS
+    return reasons.POISSON if all(average.hidden_size for average, _ in averages) else reasons.FIXED
+
+
+def _sees(question: Question, own_uploads: int) -> list[str]:
+    has_shares = question.plan.noise_site is NoiseSite.UPLOADS
+    seen = reasons.SEES_AVERAGES
+    if own_uploads:
+        seen = reasons.KNOWS_OWN_SHARE if has_shares else reasons.KNOWS_OWN_UPDATE
+    if has_shares and question.fewest_reports < question.plan.noise_shares:
+        return [seen, reasons.fewest_reports(question.fewest_reports)]
+    return [seen]
+
+
+def _bound(question: Question, averages: Averages) -> Answer:
+    """The bound that holds for how cohorts were drawn and who of them was there."""
+    if question.absence_tells:
+        return _some_were_absent(question, averages)
+    if question.plan.everyone_is_in:
+        # where a cap ends a client's part, the rounds with the least noise may be the ones before it
+        epsilon = _epsilon_when_in(question, averages, question.plan.participation_cap or question.rounds)
+        return Answer(epsilon, reasons.CLOSED_FORM, reasons.EVERYONE_IS_IN)
+    if question.cap_binds and not cap_is_harmless(question):
+        return _capped(question, averages)
+    if question.plan.sampling == "fixed":
+        return _fixed_size(question, averages)
+    return _poisson(question, averages)
+
+
+def _some_were_absent(question: Question, averages: Averages) -> Answer:
+    """Clients were absent for reasons of their own, so that the number of reports may tell who sent them (D7)."""
+    if question.plan.adjacency == "add-remove":
+        return Answer(None, reasons.NONE, f"{reasons.ABSENT}, {reasons.GONE_IS_NEVER_ABSENT}")
+    most = question.most_participations
+    rounds = f"{most} rounds at the least noise, {reasons.MOST_OF_ANY}"
+    epsilon = _epsilon_when_in(question, averages, most)
+    return Answer(epsilon, reasons.KNOWN_MEMBERSHIPS, f"{reasons.ABSENT}: {rounds}")
+
+
+def _epsilon_when_in(question: Question, averages: Averages, rounds: int) -> float:
+    """The epsilon of a client that is known to be in so many rounds, those with the least noise."""
+    shift = question.plan.shift
+    mus = [shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
+    return gaussian_epsilon(math.hypot(*sorted(mus, reverse=True)[:rounds]), question.plan.delta)
+
+
+def _capped(question: Question, averages: Averages) -> Answer:
+    plan = question.plan
+    if plan.adjacency == "add-remove":
+        return Answer(None, reasons.NONE, f"{reasons.CAPPED}, {reasons.GONE_IS_NEVER_CAPPED}")
+    epsilon = known_membership_epsilon(averages, plan.delta, plan.participation_cap)
+    return Answer(epsilon, reasons.KNOWN_MEMBERSHIPS, reasons.CAPPED, plan.sampling)
+
+
+def _fixed_size(question: Question, averages: Averages) -> Answer:
+    """The smaller of two upper bounds: with secret memberships (D3), or with known ones (D2), when nobody is kept out
+    by anybody."""
+    plan, secret = question.plan, averages_epsilon(averages, question.plan.delta)
+    if plan.adjacency != "zero-out":
+        return Answer(secret, accountant_of(averages), reasons.KEEPS_ANOTHER_OUT, plan.sampling)
+    known = known_membership_epsilon(averages, plan.delta)
+    if known < secret:
+        words = f"{reasons.UPPER_BOUND}, which costs less than counting on secret memberships ({secret:.4g})"
+        return Answer(known, reasons.KNOWN_MEMBERSHIPS, words, plan.sampling)
+    words = reasons.joined(reasons.KEEPS_ANOTHER_OUT, reasons.UPPER_BOUND)
+    return Answer(secret, accountant_of(averages), words, plan.sampling)
+
+
+def _poisson(question: Question, averages: Averages) -> Answer:
+    """Cohort sizes that stay hidden, or that show in the noise (D4)."""
+    plan = question.plan
+    words = reasons.SIZE_SHOWS if plan.noise_site is NoiseSite.UPLOADS else reasons.SIZES_HIDDEN
+    return Answer(averages_epsilon(averages, plan.delta), accountant_of(averages), words, plan.sampling)

@@ -1,0 +1,93 @@
+"""FedCEO's personal models, which are made from the stack of uploads and not from the average."""
+
+import math
+
+from fedceo.accounting import reasons
+from fedceo.accounting.gaussian import drawn_gaussians_epsilon, gaussian_epsilon
+from fedceo.accounting.observers.averages import accountant_of
+from fedceo.accounting.observers.base import VIEWS, Answer, View
+from fedceo.accounting.plan import NoiseSite, Question
+from fedceo.accounting.pld import Round, personalised_epsilon
+from fedceo.accounting.released import average_after_smoothing, multiplier, upload_mu, worst_average
+
+
+@VIEWS.register("personal models", "a personal model made from the stack of uploads, and averages of such models")
+class PersonalModels(View):
+    """Averages of personal models re-release single states, so outsiders and participants have the clients' row."""
+
+    observers = ("outsider", "participant", "client")
+
+    def supports(self, question: Question, observer: str) -> bool:
+        return question.plan.protects_clients and question.plan.has_personal_models
+
+    def answer(self, question: Question, observer: str) -> Answer:
+        plan = question.plan
+        if question.rounds == 0:
+            return Answer(0.0, reasons.CLOSED_FORM, reasons.NOTHING_RELEASED)
+        if plan.noise_site is NoiseSite.SUM:
+            return Answer(None, reasons.NONE, reasons.BARE_UPLOADS)
+        if plan.release == "stored":
+            return Answer(None, reasons.NONE, reasons.STORED_UPLOADS)
+        if plan.adjacency == "add-remove":
+            return Answer(None, reasons.NONE, reasons.SMOOTHING_SHOWS_PRESENCE)
+        found = _bound(question)
+        seen = (
+            "personal models come from the stack of uploads: nothing is amplified in the smoothing rounds, "
+            f"{question.smoothings} of {question.rounds}, nor right after them; averages re-release single states, so "
+            "outsiders have this row too"
+        )
+        return found._replace(assumption=reasons.joined(seen, found.assumption))
+
+
+def _bound(question: Question) -> Answer:
+    """The epsilon, and what it rests on beside what everybody sees (D8)."""
+    plan, uploaded = question.plan, upload_mu(question)
+    if question.absence_tells:
+        mu = uploaded * math.sqrt(question.most_participations)
+        return Answer(gaussian_epsilon(mu, plan.delta), reasons.CLOSED_FORM, reasons.ABSENT)
+    if plan.everyone_is_in:
+        least_noise = multiplier(question, question.fewest_reports, own_uploads=1)
+        return Answer(_with_known_memberships(question, 1.0, least_noise), reasons.CLOSED_FORM, "")
+    average, after = worst_average(question, own_uploads=1), average_after_smoothing(question)
+    rate = max(plan.cohort, question.most_reports) / plan.clients
+    known = _with_known_memberships(question, rate, min(s.multiplier for s in (*average.strata, *after.strata)))
+    words = reasons.SIZE_SHOWS if plan.sampling == "poisson" else ""
+    if question.cap_binds:
+        return Answer(known, reasons.KNOWN_MEMBERSHIPS, reasons.joined(words, reasons.CAPPED), plan.sampling)
+    secret = personalised_epsilon(average, after, rate, uploaded, question.rounds, question.smoothings, plan.delta)
+    if known < secret:
+        return Answer(known, reasons.KNOWN_MEMBERSHIPS, words, plan.sampling)
+    accountant = accountant_of(((average, question.rounds),))
+    return Answer(secret, f"{accountant}, mixed over smoothings", words, plan.sampling)
+
+
+def _with_known_memberships(question: Question, rate: float, least_noise: float) -> float:
+    """Uploads seen in smoothing rounds, averages at the least noise in all others, memberships known."""
+    plan, others = question.plan, question.rounds - question.smoothings
+    smoothed, averaged = (upload_mu(question), question.smoothings), (plan.shift / least_noise, others)
+    return drawn_gaussians_epsilon(smoothed, averaged, rate, plan.delta, plan.participation_cap)
+
+
+@VIEWS.register("hidden sizes", "personal models if nobody could read the number of reports from the noise")
+class HiddenSizes(View):
+    """A comparison: what the client's row would be if Poisson cohorts of noise shares kept their sizes secret."""
+
+    observers = ("client if sizes were hidden",)
+    position = 5
+
+    def supports(self, question: Question, observer: str) -> bool:
+        plan = question.plan
+        has_shares = plan.protects_clients and plan.noise_site is NoiseSite.UPLOADS
+        return has_shares and plan.release == "personalised" and plan.sampling == "poisson"
+
+    def answer(self, question: Question, observer: str) -> Answer:
+        plan = question.plan
+        if plan.cohort == 1 or question.rounds == 0:
+            return Answer(None, reasons.NONE, reasons.NOBODY_TO_HIDE_BEHIND)
+        z = plan.noise_multiplier * math.sqrt(1 - 1 / plan.cohort)
+        average = Round.of(plan.rate, z, plan.adjacency, hidden_size=True)
+        after = Round.of(1.0, z, plan.adjacency, hidden_size=True)
+        epsilon = personalised_epsilon(
+            average, after, plan.rate, upload_mu(question), question.rounds, question.smoothings, plan.delta
+        )
+        return Answer(epsilon, f"{reasons.POISSON}, mixed over smoothings", reasons.COMPARISON, "poisson")
