@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runs_found import Found, files, markdown, rate_edge, spread, tally
+from runs_found import Found, cells_in, markdown, rate_edge, spread, tally
 
 FOLDERS = {
     "beyond/femnist-1000": "FEMNIST, N = 1,000 clients of 60 records, K = 100",
@@ -51,9 +51,9 @@ def section(cells: Mapping[str, Found]) -> str:
     """Markdown; cells: the runs found, by the path of their experiment file."""
     parts = [HEAD, _verdict({name: cell for name, cell in cells.items() if name.startswith("beyond/")})]
     for folder, title in FOLDERS.items():
-        names = files(folder)
+        names = cells_in(folder)
         done = [name for name in names if name in cells]
-        parts.append(f"## {title}\n\nExperiments in `experiments/{folder}`.\n")
+        parts.append(f"## {title}\n\nExperiments in `experiments/{folder}.toml`.\n")
         if not done:
             parts.append(f"Not run ({len(names)} cells): no GPU time yet.\n")
             continue

@@ -82,8 +82,8 @@ def restarts(cells: dict[str, Found]) -> str:
         [
             "## Which restart is the paper's?",
             "",
-            "`fedceo sweep experiments/modes/cifar10-mlp --grid 'train.learning_rate=[0.1, 0.01]' --seeds 3`: the MLP",
-            f"with iid clients in round {BETWEEN}, between smoothings:",
+            "`fedceo sweep experiments/modes/cifar10-mlp.toml --grid 'train.learning_rate=[0.1, 0.01]' --seeds 3`:",
+            f"the MLP with iid clients in round {BETWEEN}, between smoothings:",
             "",
             markdown(head, beside),
             "The same, last (best); the last round has a smoothing, of which UDP-FedAvg knows nothing:",
@@ -93,7 +93,7 @@ def restarts(cells: dict[str, Found]) -> str:
             "",
             markdown(("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", "stored"), lenet5),
             "* of `benchmarks/gpu_cifar10.py`, with other records for validation. The other restarts of LeNet-5",
-            "(`experiments/modes/cifar10-lenet5`) have not been run.",
+            "(`experiments/modes/cifar10-lenet5.toml`) have not been run.",
             "",
         ]
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from beyond_paper import FOLDERS, NAMES
 from runs_found import NAMES as PAPER_NAMES
-from runs_found import Found, files, load
+from runs_found import Found, cells_in, load
 
 from fedceo.experiment.file import Experiment
 from fedceo.report.figures import accuracy_curves
@@ -31,7 +31,7 @@ def loaded(entry: dict[str, Any]) -> LoadedRun:
 
 def over_rounds(folder: str, cells: dict[str, Found]) -> Drawing:
     """Accuracy over rounds of every method of a folder."""
-    names = [name for name in files(folder) if name in cells]
+    names = [name for name in cells_in(folder) if name in cells]
     groups = [Group(PAPER_NAMES[name.rpartition("/")[2]], tuple(map(loaded, cells[name].done))) for name in names]
     drawing = accuracy_curves(groups)
     drawing.figure.axes[0].set_ylim(0, 60)
@@ -84,7 +84,7 @@ def main() -> None:
     cells = load()
     drawings = {name: over_rounds(folder, cells) for name, folder in CURVES.items()}
     for folder in FOLDERS:
-        if all(name in cells for name in files(folder)):
+        if all(name in cells for name in cells_in(folder)):
             drawings[f"trade-off-{folder.rpartition('/')[2]}"] = trade_offs(folder, cells)
     for name, drawing in drawings.items():
         drawing.figure.savefig(DOCS / f"{name}.png", dpi=150, metadata={"Software": None})

@@ -16,8 +16,8 @@ from runs_found import (
     NAMES,
     ROOT,
     Found,
+    cells_in,
     difference,
-    files,
     load,
     markdown,
     rate_edge,
@@ -86,7 +86,7 @@ def page() -> str:
     cells = load()
     parts = [HEAD, verdict(cells)]
     for folder, (title, place) in TABLES.items():
-        parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}`.\n\n{table(folder, cells)}")
+        parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}.toml`.\n\n{table(folder, cells)}")
         if folder == "paper/heterogeneity":
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
@@ -115,7 +115,7 @@ def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
 
 
 def table(folder: str, cells: dict[str, Found]) -> str:
-    names = files(folder)
+    names = cells_in(folder)
     if not any(name in cells for name in names):
         return f"Not run ({len(names)} cells): {NOT_RUN.get(folder, NO_TIME)}.\n"
     head = ("setting", "method", "paper", "last", "best", "unsmoothed", "P-loc", "rate", "epsilon")

@@ -11,6 +11,8 @@ from typing import Any
 
 from scipy import stats
 
+from fedceo.experiment.file import load_grid
+
 ROOT = Path(__file__).resolve().parents[2]
 NEAR_CHANCE = 0.015
 """A run whose last accuracy is this near to guessing, or nearer, has collapsed."""
@@ -94,9 +96,16 @@ def load(kind: str = "") -> dict[str, Found]:
     return {name: Found(runs) for name, runs in cells.items()}
 
 
-def files(folder: str) -> list[str]:
-    found = (ROOT / "experiments" / folder).rglob("*.toml")
-    return sorted((f.relative_to(ROOT / "experiments").with_suffix("").as_posix() for f in found), key=_order)
+def cells_in(place: str) -> list[str]:
+    """The full names of the cells of a table, experiments/PLACE.toml, or of one setting within a table."""
+    table = next(each for each in (Path(place), *Path(place).parents) if _file_of(each).is_file())
+    grid = load_grid(_file_of(table))
+    names = (f"{table.as_posix()}/{cell}" for cell in grid.cells) if grid else ()
+    return sorted((name for name in names if name.startswith(f"{place}/")), key=_order)
+
+
+def _file_of(table: Path) -> Path:
+    return ROOT / "experiments" / table.parent / f"{table.name}.toml"
 
 
 def _order(name: str) -> tuple[str, int, str]:

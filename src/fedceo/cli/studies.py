@@ -11,12 +11,20 @@ import typer
 from fedceo.cli.options import Json, Overrides
 from fedceo.errors import UsageError
 
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cell", help="Only these cells of a grid: a name, or a pattern such as 'sigma-2.0/*'. May be repeated."
+    ),
+]
+
 
 def sweep(
-    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them.")],
+    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is run.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
     grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
+    cells: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     as_json: Json = False,
@@ -30,20 +38,20 @@ def sweep(
     from fedceo.terminal import progress as screen
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
-    cells = find_cells(target, seeds, overrides or [], grid or [], out)
+    found = find_cells(target, seeds, overrides or [], grid or [], out, cells or [])
     errors: dict[int, str] = {}
-    with screen.progress(len(cells), "runs", quiet=as_json) as advance:
+    with screen.progress(len(found), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
             if error is not None:
-                errors[cells.index(cell)] = error
+                errors[found.index(cell)] = error
             advance({"round": next(count)})
 
-        results = run_sweep(cells, jobs, on_cell)
-    rows = rows_of(cells, results)
-    failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
-    write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
+        results = run_sweep(found, jobs, on_cell)
+    rows = rows_of(found, results)
+    failed = [f"{found[number].folder}: {error}" for number, error in sorted(errors.items())]
+    write_whole(out / "results.json", json.dumps(results_of(found, results, errors)).encode())
     for suffix, text in (("csv", to_csv(rows)), ("md", to_markdown(rows)), ("tex", to_latex(rows))):
         write_whole(out / f"table.{suffix}", text.encode())
     if as_json:
@@ -57,19 +65,19 @@ def sweep(
 
 
 def tune(
-    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them, each tuned alike.")],
+    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is tuned alike.")],
     trials: Annotated[int | None, typer.Option(min=1, help="Settings tried for each method; left out: 12.")] = None,
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
+    cells: Cells = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
-    from fedceo.experiment.file import load_experiment
-    from fedceo.studies.cells import combinations, experiment_files
+    from fedceo.studies.cells import combinations, find_experiments
     from fedceo.studies.tune import tune as tune_one
     from fedceo.studies.tune import tune_on_grid
     from fedceo.terminal import progress as screen
@@ -80,11 +88,7 @@ def tune(
         raise UsageError("--trials: --grid says which trials there are")
     trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
-    base = target.parent if target.is_file() else target
-    experiments = {
-        str(file.relative_to(base).with_suffix("")): load_experiment(file, overrides or [])
-        for file in experiment_files(target)
-    }
+    experiments = find_experiments(target, overrides or [], cells or [])
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))

@@ -1,11 +1,12 @@
-"""What there is by name: the embedded demo, experiment files, and the registries."""
+"""The embedded demo, the experiment files at hand, and everything that an experiment file can name."""
 
 import re
 import tomllib
 from importlib import resources
 from pathlib import Path
 
-from fedceo.experiment.file import METHOD_NAMES, Experiment, parse_experiment
+from fedceo.errors import UsageError
+from fedceo.experiment.file import METHOD_NAMES, Experiment, load_grid, parse_experiment
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -27,7 +28,7 @@ def experiment_files(root: Path = Path("experiments")) -> list[Path]:
 
 
 def _is_experiment(file: Path) -> bool:
-    """There are other files of that kind, pyproject.toml for one."""
+    """Whether a TOML file is an experiment; other programs have such files too, pyproject.toml for one."""
     try:
         return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding="utf-8")))
     except (ValueError, OSError):
@@ -35,23 +36,29 @@ def _is_experiment(file: Path) -> bool:
 
 
 def inventory() -> dict[str, dict[str, str]]:
-    """Everything that can be named in an experiment file, with a line each."""
+    """Everything that can be named in an experiment file and the files themselves, with a line for each."""
     from fedceo import data, models
 
     return {
         "methods": {name: _first_sentence(kind) for name, kind in METHOD_NAMES.items()},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
-        "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
+        "experiment files": {str(path): _description(path) for path in experiment_files()},
     }
 
 
-def _first_comment(path: Path) -> str:
+def _description(path: Path) -> str:
+    """The comment in a file's first line and, where the file has a grid, the number of its cells and its axes."""
     first = path.read_text(encoding="utf-8").split("\n", 1)[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    comment = first.removeprefix("#").strip() if first.startswith("#") else ""
+    try:
+        grid = load_grid(path)
+    except UsageError as error:
+        return f"cannot be read: {error}"
+    return comment if grid is None else f"{comment} ({grid})".strip()
 
 
 def _first_sentence(kind: type) -> str:
-    """What the settings of a method say of its name."""
+    """The first sentence of the description of a method's name."""
     words = " ".join(str(kind.model_fields["name"].description).split())  # type: ignore[attr-defined]
     return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
