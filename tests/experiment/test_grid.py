@@ -260,7 +260,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 RESULTS = sorted(file for file in (ROOT / "results").rglob("*.json") if file.name != "theory.json")
-"""Files that `fedceo sweep` and `fedceo tune` wrote; theory.json comes from a program that makes its own experiments."""
+"""Files that `fedceo sweep` and `fedceo tune` wrote; theory.json is of a program with experiments of its own."""
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.name)
