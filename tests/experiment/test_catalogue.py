@@ -1,4 +1,4 @@
-"""Every experiment file in the repository is valid and says what it is."""
+"""Every experiment file of the repository is valid and begins with a line that describes it."""
 
 import json
 import re

@@ -48,7 +48,7 @@ every global model.
 
 
 def section(cells: Mapping[str, Found]) -> str:
-    """Markdown; cells: the runs found, by the path of their experiment file."""
+    """The section in Markdown, from the runs of each cell."""
     parts = [HEAD, _verdict({name: cell for name, cell in cells.items() if name.startswith("beyond/")})]
     for folder, title in FOLDERS.items():
         names = cells_in(folder)
@@ -101,13 +101,13 @@ def _row(folder: str, name: str, found: Found | None) -> tuple[str, ...]:
 
 
 def _place(folder: str, name: str) -> tuple[str, float]:
-    """Who adds noise and the target; nobody and none without privacy."""
+    """The mechanism and the target epsilon; "" and 0 without privacy."""
     parts = name.removeprefix(f"{folder}/").split("/")
     return ("", 0.0) if parts[0] == "without-privacy" else (parts[1], float(parts[0].removeprefix("epsilon-")))
 
 
 def _rank(name: str, cells: Mapping[str, Found]) -> float:
-    """The best first."""
+    """A key that sorts the best method first."""
     values = cells[name].percent("last") if name in cells else []
     return -sum(values) / len(values) if values else 0.0
 
@@ -117,7 +117,7 @@ def _seeds(found: Found) -> str:
 
 
 def _server(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The largest over the runs, whose most active clients differ."""
+    """The server's largest epsilon over the runs, whose most active clients differ."""
     rows = [row for run in runs for row in run["result"]["privacy"] if row["observer"] == "server"]
     known = [row["epsilon"] for row in rows if row["epsilon"] is not None]
     return f"{max(known):.0f}" if known and len(known) == len(rows) else "none"

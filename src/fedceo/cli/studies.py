@@ -68,7 +68,7 @@ def tune(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is tuned alike.")],
     trials: Annotated[int | None, typer.Option(min=1, help="Settings tried for each method; left out: 12.")] = None,
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     cells: Cells = None,
     overrides: Overrides = None,
