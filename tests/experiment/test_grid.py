@@ -254,6 +254,17 @@ def test_a_cell_can_be_run_alone(file: Path) -> None:
     assert ran.privacy.noise_multiplier == 0.6 and ran.method.name == "fedavg" and ran.seed == 3
 
 
+def test_other_commands_take_a_cell_too(file: Path) -> None:
+    done = command(file.parent, "privacy", "account", "mine.toml", "--cell", "low/fedavg", "--json")
+    low = json.loads(done.stdout)[0]["epsilon"]
+    done = command(file.parent, "privacy", "account", "mine.toml", "--cell", "high/fedavg", "--json")
+    assert done.returncode == 0 and low > json.loads(done.stdout)[0]["epsilon"] > 0, "more noise, less epsilon"
+    without = command(file.parent, "privacy", "account", "mine.toml")
+    assert without.returncode == 2 and "mine.toml: a grid of 4 cells, expected --cell" in without.stderr
+    no_file = command(file.parent, "privacy", "account", ".", "--cell", "low/fedavg")
+    assert no_file.returncode == 2 and "--cell: 'low/fedavg' names a cell of an experiment file" in no_file.stderr
+
+
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "fedceo", *arguments]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ def sweep(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
     grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
-    cells: Cells = None,
+    only: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     as_json: Json = False,
@@ -38,20 +38,20 @@ def sweep(
     from fedceo.terminal import progress as screen
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
-    found = find_cells(target, seeds, overrides or [], grid or [], out, cells or [])
+    cells = find_cells(target, seeds, overrides or [], grid or [], out, only or [])
     errors: dict[int, str] = {}
-    with screen.progress(len(found), "runs", quiet=as_json) as advance:
+    with screen.progress(len(cells), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
             if error is not None:
-                errors[found.index(cell)] = error
+                errors[cells.index(cell)] = error
             advance({"round": next(count)})
 
-        results = run_sweep(found, jobs, on_cell)
-    rows = rows_of(found, results)
-    failed = [f"{found[number].folder}: {error}" for number, error in sorted(errors.items())]
-    write_whole(out / "results.json", json.dumps(results_of(found, results, errors)).encode())
+        results = run_sweep(cells, jobs, on_cell)
+    rows = rows_of(cells, results)
+    failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
+    write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
     for suffix, text in (("csv", to_csv(rows)), ("md", to_markdown(rows)), ("tex", to_latex(rows))):
         write_whole(out / f"table.{suffix}", text.encode())
     if as_json:
@@ -70,7 +70,7 @@ def tune(
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
-    cells: Cells = None,
+    only: Cells = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
@@ -88,7 +88,7 @@ def tune(
         raise UsageError("--trials: --grid says which trials there are")
     trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
-    experiments = find_experiments(target, overrides or [], cells or [])
+    experiments = find_experiments(target, overrides or [], only or [])
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
