@@ -2,9 +2,20 @@
 
 import math
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from typing import Any
 
 from fedceo.errors import UsageError
+
+
+class NoiseSite(Enum):
+    """Where noise enters, which is all that accounting needs to know of a mechanism."""
+
+    NOWHERE = auto()
+    UPLOADS = auto()
+    SUM = auto()
+    STEPS = auto()
+
 
 CHOICES = {
     "mechanism": ("none", "distributed", "central", "record"),

@@ -24,7 +24,6 @@ from fedceo.attacks.sender import Sender
 from fedceo.attacks.threat_models import DESCRIPTIONS, check_holds, held_updates, make_sender
 from fedceo.errors import UsageError
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.summary import REGIMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,7 +147,7 @@ def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, 
         "model": simulation.model_name,
         "method": experiment.method.name,
         "rounds_trained": simulation.round,
-        "regime": REGIMES[experiment.privacy.mechanism],
+        "regime": experiment.mechanism.regime,
         "noise_multiplier": simulation.noise_multiplier,
         "clip": simulation.clip,
         "cohort": experiment.cohort.size,

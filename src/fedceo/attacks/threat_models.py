@@ -9,21 +9,23 @@ T3  the upload after several local steps, by an attacker who knows how many.
 Clipping, noise and smoothing are those of the simulation: its own Mechanism and its own method.
 """
 
-from collections.abc import Callable, Sequence
-from math import ceil
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from itertools import count
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedceo.attacks.sender import Sender
 from fedceo.errors import UsageError
-from fedceo.mechanisms.base import Stack, clip_updates
-from fedceo.methods import State
-from fedceo.methods.settings import PPSGD, Centaur, FedCEO, JainAnil
+from fedceo.mechanisms.uploads import Contribution, Senders, Stack
+from fedceo.methods.base import State
 from fedceo.simulation.rounds import Simulation
-from fedceo.training.per_example import draw_noise
-from fedceo.training.work import schedule_factor
+from fedceo.tensors.weights import repeat
+from fedceo.training.context import TrainingContext
+from fedceo.training.engine import make_trainer
+from fedceo.training.work import Work, schedule_factor
 
 DESCRIPTIONS = {
     "T0": "gradient, unclipped and unnoised",
@@ -45,11 +47,12 @@ def check_holds(holds: str, simulation: Simulation) -> None:
         raise UsageError(f"--holds: {holds!r}, expected one of {', '.join(DESCRIPTIONS)}")
     if holds == "T0":
         return
-    if experiment.privacy.mechanism == "central":
-        raise UsageError(f'--holds: {holds} is of single uploads, which mechanism "central" does not release')
-    if isinstance(experiment.method, PPSGD | Centaur | JainAnil):
+    if not simulation.mechanism.shows_uploads:
+        mechanism = experiment.privacy.mechanism
+        raise UsageError(f'--holds: {holds} is of single uploads, which mechanism "{mechanism}" does not release')
+    if experiment.method.keeps_parts:
         raise UsageError(f"--holds: {holds} needs a method that sends the whole model, not {experiment.method.name}")
-    if holds == "T2" and not (isinstance(experiment.method, FedCEO) and simulation.method.needs_stack):
+    if holds == "T2" and experiment.method.release_interval is None:
         raise UsageError('--holds: T2 needs method "fedceo" with restart "own", "slot" or "stored"')
 
 
@@ -77,35 +80,42 @@ def held_updates(
         each = [_smoothed(simulation, sender, x[k], labels[k], others, k) for k in range(len(x))]
         uploads = {name: torch.stack([model[name] for model in each]) for name in sender.weights}
     else:
-        uploads = _uploads(simulation, sender, x, labels, range(len(x))).weights
+        uploads = dict(_uploads(simulation, sender, x, labels, range(len(x))).weights)
     step = sender.learning_rate * simulation.mechanism.step
     return {name: (w - uploads[name]) / step for name, w in sender.weights.items()}
 
 
-def _uploads(simulation: Simulation, sender: Sender, x: Tensor, labels: Tensor, clients: Sequence[int]) -> Stack:
-    starts = {name: w.expand(len(x), *w.shape).clone() for name, w in sender.weights.items()}
-    trained = _train(simulation, sender, starts, x, labels, clients)
-    return simulation.mechanism.privatise(starts, trained, clients, torch.ones(len(x)), simulation.round + 1)
+def _uploads(simulation: Simulation, sender: Sender, x: Tensor, labels: Tensor, clients: range) -> Stack:
+    """What clients of one record each upload in the next round, as the simulation's trainer and mechanism make it."""
+    starts = {name: w.clone() for name, w in repeat(sender.weights, len(x)).items()}
+    t = simulation.round + 1
+    work = Work(sender.steps, 1, sender.learning_rate, sender.momentum, simulation.mechanism.local_privacy)
+    context = _one_record_clients(simulation, x, labels, clients)
+    trained = make_trainer(context, simulation.engine).train(starts, clients, t, work).weights
+    senders = Senders(t, tuple(clients), torch.ones(len(x)))
+    uploads = simulation.mechanism.privatise(Contribution(starts, trained), senders, sender.weights)
+    assert isinstance(uploads, Stack)
+    return uploads
 
 
-def _train(
-    simulation: Simulation, sender: Sender, starts: dict[str, Tensor], x: Tensor, labels: Tensor, clients: Sequence[int]
-) -> dict[str, Tensor]:
-    """Local steps of clients of one record each; under record privacy their gradients are clipped and noised."""
-    privacy = simulation.experiment.privacy
-    noises = [simulation.schedule.generator("record noise", simulation.round + 1, client) for client in clients]
-    weights, velocity = starts, {name: torch.zeros_like(w) for name, w in starts.items()}
-    for _ in range(sender.steps):
-        gradients = vmap(sender.gradient)(weights, x, labels)
-        if privacy.mechanism == "record":
-            gradients = clip_updates(gradients, privacy.clip)
-            for k, generator in enumerate(noises):
-                noise = draw_noise(sender.weights, simulation.noise_multiplier * privacy.clip, generator)
-                for name, extra in noise.items():
-                    gradients[name][k] += extra
-        velocity = {name: sender.momentum * v + gradients[name] for name, v in velocity.items()}
-        weights = {name: w - sender.learning_rate * velocity[name] for name, w in weights.items()}
-    return weights
+def _one_record_clients(simulation: Simulation, x: Tensor, labels: Tensor, clients: range) -> TrainingContext:
+    """The simulation's surroundings of training, with clients of these numbers that hold one record each.
+
+    Dropout is left out: the attacker's model of the client has none.
+    """
+    model = copy(simulation.model)
+    if getattr(model, "mask_shape", None) is not None:
+        model.mask_shape = None  # type: ignore[assignment]
+    nobody = [torch.empty(0, dtype=torch.int64)] * clients.start
+    federation = replace(
+        simulation.federation,
+        x=x,
+        y=labels.argmax(1),
+        train=[*nobody, *(torch.tensor([k]) for k in range(len(x)))],
+        mean=(0.0,),
+        std=(1.0,),
+    )
+    return TrainingContext(model, federation, simulation.schedule, simulation.device, x.dtype)
 
 
 def _smoothed(
@@ -113,15 +123,14 @@ def _smoothed(
 ) -> dict[str, Tensor]:
     """The client's smoothed model, name -> (...), at the next smoothing; it is the first of its cohort.
 
-    A cyclic shift of clients commutes with the truncated t-SVD, so that its place in the cohort is of no matter.
+    A cyclic shift of clients commutes with the truncated t-SVD, so that its position in the cohort is of no matter.
     """
-    settings = simulation.experiment.method
-    assert isinstance(settings, FedCEO)
-    size = simulation.experiment.cohort.size
+    size, method = simulation.experiment.cohort.size, simulation.method
     other_x, other_labels = others(size - 1)
     clients = range(number * size, (number + 1) * size)  # every cohort has noise of its own
     records = torch.cat([x[None], other_x]), torch.cat([label[None], other_labels])
     uploads = _uploads(simulation, sender, *records, clients)
-    round_ = ceil((simulation.round + 1) / settings.interval) * settings.interval
-    state, _ = simulation.method.aggregate(State(dict(sender.weights)), uploads, round_)
-    return state.personal[0 if settings.restart == "slot" else clients[0]]
+    round_ = next(t for t in count(simulation.round + 1) if method.smooths(t))
+    state, _ = method.aggregate(State(dict(sender.weights)), uploads, round_)
+    returned = method.starts(state, clients, round_ + 1)
+    return {name: w[0] for name, w in returned.items()}

@@ -21,7 +21,8 @@ import torch
 from scipy import stats
 
 from fedceo.mechanisms.base import Mechanism
-from fedceo.tensors.weights import Weights, as_rows
+from fedceo.mechanisms.uploads import Contribution, Senders, Stack
+from fedceo.tensors.weights import Weights, as_rows, repeat
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -81,7 +82,7 @@ def check_mechanism(
     """
     rounds, rng = rounds or itertools.count(1), rng or np.random.default_rng()
     sent = _Sender(mechanism, weights, min(clients, MOST_CLIENTS), clip, rng)
-    per_round = 1 if mechanism.kind == "central" else sent.clients
+    per_round = sent.clients if mechanism.shows_uploads else 1
     norms, noise, signals = [], [], []
     for turn in range(max(2, math.ceil(len(NORMS) / per_round))):
         # every client, or under central every round, sends another norm
@@ -104,14 +105,12 @@ def check_mechanism(
 
 def _check_count(mechanism: Mechanism, clients: int, rounds: Iterator[int]) -> Finding:
     """Adaptive clipping also releases how many were within the clip, with noise of its own; here all of them are."""
-    starts, told = {"entry": torch.zeros(clients, 1)}, []
+    rows, told = {"entry": torch.zeros(clients, 1)}, []
     for round_ in itertools.islice(rounds, COUNTS):
-        if mechanism.kind == "central":
-            told.append(mechanism.privatise_mean({"entry": torch.zeros(1)}, starts, round_).unclipped)
-        else:
-            told.append(mechanism.privatise(starts, starts, range(clients), torch.ones(clients), round_).unclipped)
-    shares = 1.0 if mechanism.kind == "central" else clients / mechanism.min_reports
-    divisor = mechanism.divisor if mechanism.kind == "central" else clients
+        senders = Senders(round_, tuple(range(clients)), torch.ones(clients))
+        told.append(mechanism.privatise(Contribution(rows, rows), senders, {"entry": torch.zeros(1)}).unclipped)
+    shares = clients / mechanism.min_reports if mechanism.shows_uploads else 1.0
+    divisor = clients if mechanism.shows_uploads else mechanism.divisor
     noise = (np.array(told, dtype=np.float64) - 0.5) * divisor - 0.5 * clients
     ratio = float(np.square(noise).mean() / (shares * mechanism.count_noise**2))
     tail = ALPHA / CHECKS / 2
@@ -194,7 +193,7 @@ def _check_values(sent: "_Sender", std: float, rounds: Iterator[int], rng: np.ra
         number = next(rounds) if repeatable else number  # the operating system does not repeat even the same round
     uploads = np.concatenate(found)
     alike = len(uploads) - len(np.unique(uploads, axis=0))
-    step = sent.mechanism.step / (sent.mechanism.divisor if sent.mechanism.kind == "central" else 1.0)
+    step = sent.mechanism.step / (1.0 if sent.mechanism.shows_uploads else sent.mechanism.divisor)
     found_values = _thinned(uploads)
     ideal = torch.from_numpy(1.0 + step * std * rng.standard_normal(found_values.size))
     values = len(np.unique(found_values)) / len(torch.unique(ideal.to(sent.dtype)))
@@ -215,7 +214,7 @@ class _Sender:
 
     def residuals(self, norms: Floats, round_: int) -> tuple[Floats, Floats]:
         """Signals and noise, (rows, D) each, of updates of such norms in random directions."""
-        starts = {name: w.expand(self.clients, *w.shape) for name, w in self.weights.items()}
+        starts = repeat(self.weights, self.clients)
         total = sum(w.numel() for w in self.weights.values())
         updates = self.rng.standard_normal((self.clients, total))
         updates *= norms[:, None] / np.linalg.norm(updates, axis=1, keepdims=True)
@@ -226,7 +225,7 @@ class _Sender:
             first += part.shape[1]
         really_sent = exact_rows(trained) - exact_rows(starts)  # rounded to the model's precision
         signals = self._clipped(really_sent)
-        if self.mechanism.kind == "central":
+        if not self.mechanism.shows_uploads:
             signals = signals.sum(0, keepdims=True)
         return signals, self._upload(starts, trained, round_) - signals
 
@@ -242,25 +241,21 @@ class _Sender:
 
     def from_ones(self, round_: int) -> Floats:
         """Uploads, (rows, D), of zero updates from weights of 1.0."""
-        ones = {name: torch.ones_like(w).expand(self.clients, *w.shape) for name, w in self.weights.items()}
-        if self.mechanism.kind == "central":
-            start = {name: w[0] for name, w in ones.items()}
-            return exact_rows(
-                {n: w[None] for n, w in self.mechanism.privatise_mean(start, ones, round_).weights.items()}
-            )
-        return exact_rows(self._stack(ones, ones, round_))
+        ones = {name: torch.ones_like(w) for name, w in self.weights.items()}
+        rows = repeat(ones, self.clients)
+        return exact_rows(self._privatised(rows, rows, ones, round_))
 
     def _upload(self, starts: Weights, trained: Weights, round_: int) -> Floats:
-        """What the uploads add to their starts, (K, D), or under central the mean to its own, (1, D), without step."""
-        if self.mechanism.kind == "central":
-            mean = self.mechanism.privatise_mean(self.weights, trained, round_)
-            moved = exact_rows({name: w[None] for name, w in mean.weights.items()}) - exact_rows(starts)[:1]
-            return moved * (self.mechanism.divisor / self.mechanism.step)
-        return (exact_rows(self._stack(starts, trained, round_)) - exact_rows(starts)) / self.mechanism.step
+        """What the uploads add to their starts, (K, D), or the mean alone to its own, (1, D), without step."""
+        uploads = exact_rows(self._privatised(starts, trained, self.weights, round_))
+        divisor = 1.0 if self.mechanism.shows_uploads else self.mechanism.divisor
+        return (uploads - exact_rows(starts)[: len(uploads)]) * (divisor / self.mechanism.step)
 
-    def _stack(self, starts: Weights, trained: Weights, round_: int) -> Weights:
-        clients = range(self.clients)
-        return self.mechanism.privatise(starts, trained, clients, torch.ones(self.clients), round_).weights
+    def _privatised(self, starts: Weights, trained: Weights, origin: Weights, round_: int) -> Weights:
+        """The uploads, name -> (K, ...), or their mean alone as a stack of one."""
+        senders = Senders(round_, tuple(range(self.clients)), torch.ones(self.clients))
+        uploads = self.mechanism.privatise(Contribution(starts, trained), senders, origin)
+        return uploads.weights if isinstance(uploads, Stack) else {n: w[None] for n, w in uploads.weights.items()}
 
 
 def exact_rows(weights: Weights) -> Floats:

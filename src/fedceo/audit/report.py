@@ -33,7 +33,6 @@ from fedceo.audit.noise_check import ALPHA, Finding
 from fedceo.audit.records import RecordAudit
 from fedceo.audit.uploads import Claim, UploadAudit
 from fedceo.errors import UsageError
-from fedceo.methods.settings import PPSGD, Centaur
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
@@ -118,21 +117,18 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
         rounds: rounds played with canaries; left out: as many as half a minute to two minutes allow.
         seed: of the auditor's coins and directions, not of the experiment; left out: the operating system's entropy.
     """
-    kind = simulation.experiment.privacy.mechanism
-    if kind == "none":
-        raise UsageError('privacy.mechanism: "none" promises nothing that an audit could refute')
+    kind, mechanism = simulation.experiment.privacy.mechanism, simulation.mechanism
+    if not mechanism.adds_noise:
+        raise UsageError(f'privacy.mechanism: "{kind}" promises nothing that an audit could refute')
     if simulation.noise_multiplier == 0:
         raise UsageError("privacy.noise_multiplier: 0 promises nothing that an audit could refute")
-    method = simulation.experiment.method
-    if isinstance(method, Centaur) and method.initialisation == "power":
-        raise UsageError('method.initialisation: "power" sends statistics, for which there are no canaries')
-    if isinstance(method, PPSGD) and method.form == "gradient" and method.alpha == 0:
-        raise UsageError("method.alpha: 0 shares nothing that an audit could look at")
+    if simulation.experiment.method.refused_by_audit is not None:
+        raise UsageError(simulation.experiment.method.refused_by_audit)
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds: {rounds}, expected at least 1")
     rng = np.random.default_rng(seed)
     numbers: Iterator[int] = itertools.count(1)
-    run: _Audit = (RecordAudit if kind == "record" else UploadAudit)(simulation, numbers, rng)
+    run: _Audit = (RecordAudit if mechanism.trains_privately else UploadAudit)(simulation, numbers, rng)
     played = rounds or run.default_rounds
     findings = run.check()
     scores = {share: run.play(share, played) for share in sorted({claim.share for claim in run.claims.values()})}

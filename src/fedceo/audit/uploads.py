@@ -16,7 +16,8 @@ computed from the average.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,15 +25,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedceo.accounting.ledger import Ledger
 from fedceo.audit.canaries import Canaries, Floats, Scores
 from fedceo.audit.noise_check import Finding, check_mechanism
 from fedceo.mechanisms.base import noises
-from fedceo.methods.method import visible_uploads
-from fedceo.methods.settings import FedCEO
+from fedceo.mechanisms.uploads import Stack
+from fedceo.simulation.round import LocalCohort, plan_round, take_round
 from fedceo.tensors.weights import Weights, as_row, as_rows, from_rows
+from fedceo.training.schedule import Schedule
+from fedceo.training.work import Trained, Work
 
 if TYPE_CHECKING:
-    from fedceo.methods import State
+    from fedceo.methods.base import State
     from fedceo.simulation.rounds import Simulation
 
 Coins = npt.NDArray[np.bool_]
@@ -62,6 +66,36 @@ class Claim(NamedTuple):
     share: float = 1.0
 
 
+@dataclass(frozen=True)
+class Renumbered(Schedule):
+    """The schedule of a run that is played again and again: every round played has a number of its own."""
+
+    schedule: Schedule = field(default_factory=lambda: Schedule(0))
+    turn: int = 0
+
+    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
+        return self.schedule.generator(purpose, self.turn, client)
+
+
+class CanaryTrainer:
+    """A trainer whose clients move by canaries: in the last phase of a round, and only in what is sent."""
+
+    def __init__(
+        self, canaries: Canaries, coins: Coins, share: float, clip: float, shared: Sequence[str], last: Work
+    ) -> None:
+        self.canaries, self.coins, self.share, self.clip = canaries, coins, share, clip
+        self.shared, self.last = shared, last
+
+    def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        losses = torch.zeros(len(clients))
+        if work != self.last:
+            return Trained(dict(starts), losses)
+        there = {name: starts[name] for name in self.shared}
+        rows = as_rows(there)
+        moved = rows + self.canaries.updates(self.coins, self.share, self.clip, rows)
+        return Trained({**starts, **from_rows(moved, there)}, losses)
+
+
 class UploadAudit:
     """The audit of a distributed or central mechanism."""
 
@@ -69,7 +103,7 @@ class UploadAudit:
         """rounds: round numbers for the mechanism, each used once."""
         self._simulation, self._rounds, self._rng = simulation, rounds, rng
         self._mechanism, self._method = simulation.mechanism, simulation.method
-        self._central = simulation.experiment.privacy.mechanism == "central"
+        self._central = not simulation.mechanism.shows_uploads
         self._clients = list(range(simulation.experiment.cohort.size))
         # as the experiment says and the accounting believes, whatever the mechanism was told
         privacy = simulation.experiment.privacy
@@ -118,34 +152,33 @@ class UploadAudit:
         self, state: "State", at: int, coins: Coins, share: float, scores: Scores
     ) -> "tuple[State, Floats]":
         """Round `at` of the run; the state after it, and the scores of the view that repeated noise shows in."""
-        canaries, mechanism = self._canaries, self._mechanism
-        starts = self._method.starts(state, self._clients, at)
-        there = {name: starts[name] for name in self._shared}
-        whole = as_rows(there)
-        trained = starts | from_rows(whole + canaries.updates(coins, share, self._clip, whole), there)
-        sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), trained])
+        canaries, mechanism, clients = self._canaries, self._mechanism, self._clients
+        works = self._simulation.phases(at)
+        trainer = CanaryTrainer(canaries, coins, share, self._clip, tuple(self._shared), works[-1])
+        fresh = replace(mechanism, schedule=self._renumbered(mechanism.schedule))
+        entry = plan_round(at, clients, clients, mechanism, self._method, Ledger(repeatable=False), None)
+        cohort = LocalCohort(self._method, fresh, trainer, self._simulation.context, works)
+        outcome = take_round(state, entry, self._method, cohort)
+        assert outcome.collected is not None and outcome.collected.sent is not None
+        uploads, sent, unit = outcome.collected.uploads, outcome.collected.sent, mechanism.step * self._clip
         begun = as_rows(sent.start)
-        unit = mechanism.step * self._clip
-        if self._central:
-            shared = {name: state.weights[name] for name in self._shared}
-            mean = mechanism.privatise_mean(shared, sent.trained, next(self._rounds))
-            average = canaries.common(as_row(mean.weights) - as_row(shared)) * (mechanism.divisor / unit)
-            scores.add("average", average, coins)
-            after, _ = self._method.aggregate(state, mean, at)
-            own = average
-        else:
-            sizes = torch.ones(len(self._clients), dtype=torch.float64)
-            uploads = mechanism.privatise(sent.start, sent.trained, self._clients, sizes, next(self._rounds))
+        if isinstance(uploads, Stack):
             moved = as_rows(uploads.weights) - begun
             own, peers = canaries.own(moved) / unit, canaries.peers(moved) / unit
             scores.add("average", canaries.common(as_row(uploads.mean()) - begun.mean(0)), coins)
             scores.add("upload", own, coins)
             scores.add("upload - peer", own - peers, coins)
-            after, _ = self._method.aggregate(state, visible_uploads(self._method, uploads), at)
-        if "returned" in self.claims and at % self._interval == 0:
-            returned = as_rows(self._method.starts(after, self._clients, at + 1))
+        else:
+            origin = {name: state.weights[name] for name in self._shared}
+            own = canaries.common(as_row(uploads.weights) - as_row(origin)) * (mechanism.divisor / unit)
+            scores.add("average", own, coins)
+        if "returned" in self.claims and self._method.smooths(at):
+            returned = as_rows(self._method.starts(outcome.state, clients, at + 1))
             scores.add("returned", canaries.own(returned - begun), coins)
-        return after, own
+        return outcome.state, own
+
+    def _renumbered(self, schedule: Schedule) -> Renumbered:
+        return Renumbered(schedule.seed, schedule.randomness, schedule, next(self._rounds))
 
     def _before_the_last_phase(self, starts: Weights) -> list[Weights]:
         """The models at the start and after all phases but the last, in which canaries stay where they are."""
@@ -158,18 +191,12 @@ class UploadAudit:
         sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), starts])
         return {name: state.weights[name] for name in sent.start}
 
-    @property
-    def _interval(self) -> int:
-        """Rounds from one smoothing to the next; 0 for a method that does not smooth."""
-        method = self._simulation.experiment.method
-        return method.interval if isinstance(method, FedCEO) else 0
-
     def _rounds_of_a_run(self) -> list[int]:
         """The rounds that are played: all, or where a method smooths, the smoothing ones and those right after."""
-        every = range(1, self._simulation.experiment.train.rounds + 1)
-        if not self._interval or self._interval > every[-1]:
+        every, smooths = range(1, self._simulation.experiment.train.rounds + 1), self._method.smooths
+        if not any(smooths(t) for t in every):
             return list(every)
-        return [t for t in every if t % self._interval == 0 or (t > 1 and (t - 1) % self._interval == 0)]
+        return [t for t in every if smooths(t) or (t > 1 and smooths(t - 1))]
 
     def _claims(self) -> dict[str, Claim]:
         upload = self._clip / self._std
@@ -184,10 +211,8 @@ class UploadAudit:
             }
         if len(self._clients) == 1:
             claims.pop("upload - peer", None)
-        method = self._simulation.experiment.method
-        if isinstance(method, FedCEO) and any(t % method.interval == 0 for t in self._calendar):
-            personal = method.restart != "mean"
-            claims["returned"] = Claim(upload, "client") if personal else claims["average"]
+        if any(self._method.smooths(t) for t in self._calendar):
+            claims["returned"] = Claim(upload, "client") if self._method.needs_stack else claims["average"]
         shares = {observer: self._share(observer, claims) for observer in ("outsider", "server", "client")}
         return {view: claim._replace(share=shares[claim.observer]) for view, claim in claims.items()}
 

@@ -69,7 +69,7 @@ def attack(
 def _simulation(target: Path, overrides: list[str], cell: str | None) -> "Simulation":
     """At the initial weights of an experiment file, or after the last round of a run."""
     from fedceo.experiment.file import load_experiment
-    from fedceo.methods import State
+    from fedceo.methods.base import State
     from fedceo.simulation.folder import RunFolder
     from fedceo.simulation.preparing import prepare, prepare_again
     from fedceo.simulation.runs import load
@@ -80,9 +80,8 @@ def _simulation(target: Path, overrides: list[str], cell: str | None) -> "Simula
     simulation = prepare_again(RunFolder(target))
     if overrides:
         simulation = prepare(load_experiment(target / "experiment.toml", overrides))
-    simulation.state = State(run.weights).placed_like(simulation.state.weights)
-    simulation.round = run.result["rounds"]
-    simulation.clip = next((r["clip"] for r in reversed(run.history) if "clip" in r), simulation.clip)
+    clip = next((r["clip"] for r in reversed(run.history) if "clip" in r), simulation.clip)
+    simulation.restore(State(run.weights), run.result["rounds"], clip)
     return simulation
 
 

@@ -13,6 +13,7 @@ from fedceo.deploy.messages import ARRAYS, CONFIG, Ticket, answer, unpack
 from fedceo.deploy.supported import check_supported
 from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import Mechanism, make_mechanism
+from fedceo.mechanisms.uploads import Contribution, Senders
 from fedceo.methods import State, make_method
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
@@ -63,7 +64,8 @@ class PrivacyMod:
         capped = bool(message.content.config_records[CONFIG].get("capped", False))
         trained = start if capped else _trained(_quietly(inside, message, context), start)
         before, after = ({name: w[None] for name, w in weights.items()} for weights in (start, trained))
-        uploads = self.mechanism.privatise(before, after, [client], torch.ones(1), asked.round)
+        senders = Senders(asked.round, (client,), torch.ones(1))
+        uploads = self.mechanism.privatise(Contribution(before, after), senders, start)
         return answer(message, ticket, {name: w[0] for name, w in uploads.weights.items()})
 
 
@@ -83,10 +85,10 @@ class Node:
         )
         like = parameters_of(training.model)
         start = repeat(_start(message, like), 1)
-        method = make_method(self.experiment, like, self.experiment.privacy.clip, 0.0)
+        method = make_method(self.experiment, like, make_mechanism(self.experiment, 0.0, SYSTEM))
         trainer = make_trainer(training, choose_engine(training, self.experiment.train.engine))
         passes: list[Weights] = [start]
-        for work in method.phases(local_work(self.experiment, round_, 0.0)):
+        for work in method.phases(local_work(self.experiment.train, round_)):
             passes.append(trainer.train(passes[-1], [client], round_, work).weights)
         sent = method.contribution(State({name: w[0] for name, w in start.items()}), [client], passes)
         return answer(message, Ticket.of(message.content), {name: w[0] for name, w in sent.trained.items()})

@@ -1,7 +1,6 @@
 """A Flower strategy that hosts any of our methods that needs nothing but uploads: FedCEO, UDP-FedAvg and others."""
 
 import logging
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,11 +24,12 @@ from fedceo.deploy.server_log import ServerLog
 from fedceo.deploy.supported import check_supported
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.mechanisms.base import Stack, make_mechanism
+from fedceo.mechanisms.base import make_mechanism
+from fedceo.mechanisms.uploads import Stack
 from fedceo.methods import State, make_method
-from fedceo.methods.method import visible_uploads
 from fedceo.models import build_model, check_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
+from fedceo.simulation.round import Collected, plan_round, take_round
 from fedceo.simulation.spending import privacy_spec, solve_noise
 from fedceo.simulation.summary import result_of
 from fedceo.tensors.weights import stack
@@ -88,11 +88,10 @@ class MethodStrategy(Strategy):
         check_model(self.model, public.shape, public.classes, torch.int64 if public.x.dtype == torch.int32 else None)
         weights = {name: w.clone() for name, w in parameters_of(self.model).items()}
         sizes = [1] * public.clients
-        self.least = experiment.privacy.min_reports or 1
         self.noise_multiplier = solve_noise(experiment, sizes)
         self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
         share = self.mechanism.noise * self.mechanism.clip
-        self.method = make_method(experiment, weights, self.mechanism.clip, self.mechanism.upload_noise)
+        self.method = make_method(experiment, weights, self.mechanism)
         entries = sum(w.numel() for w in weights.values())
         self.reach = self.mechanism.step * (self.mechanism.clip + share * (entries**0.5 + SURELY))
         plan, limit = privacy_spec(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
@@ -148,10 +147,8 @@ class MethodStrategy(Strategy):
         drawn = self.cohorts.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
         nodes = self._wait(grid, drawn)
         clients = [client for client in drawn if client in nodes]
-        cap = self.experiment.privacy.participation_cap or math.inf
-        capped = tuple(client for client in clients if self.ledger.participations[client] >= cap)
-        enough = len(clients) >= self.least
-        entry = Entry(t, tuple(drawn), tuple(clients), capped, self.mechanism.noise, self.method.smooths(t), enough)
+        cap = self.experiment.privacy.participation_cap
+        entry = plan_round(t, drawn, clients, self.mechanism, self.method, self.ledger, cap)
         refused = self.budget.refuses(self.ledger, entry) if self.budget is not None else None
         if refused is not None:
             raise BudgetSpentError(refused)
@@ -160,7 +157,9 @@ class MethodStrategy(Strategy):
         starts = self.method.starts(self.state, clients, t) if clients else {}
         own = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
         self._questions = {
-            client: self._question(MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in capped)
+            client: self._question(
+                MessageType.TRAIN, nodes[client], Ticket.issue(t, client), start, client in entry.capped
+            )
             for client, start in zip(clients, own, strict=True)
         }
         return [question.message for question in self._questions.values()]
@@ -178,7 +177,7 @@ class MethodStrategy(Strategy):
             reported=reported,
             capped=capped,
             unused=tuple(client for client in self.entry.unused if client not in uploads),
-            released=len(reported) >= self.least,
+            released=len(reported) >= self.mechanism.least_reports,
         )
         if self.budget is not None and entry.released:
             self.ended = self.budget.refuses(self.ledger, entry)  # fewer reports carry less noise than was planned
@@ -189,14 +188,9 @@ class MethodStrategy(Strategy):
             "absent": [k for k in entry.cohort if k not in uploads and str(k) not in refused],
             "refused": refused,
         }
-        record |= {"train_loss": None}
-        if entry.released:
-            models = stack([uploads[client] for client in reported])
-            taken = Stack(models, reported, torch.ones(len(reported), dtype=torch.float64), nonfinite=0)
-            state, about = self.method.aggregate(self.state, visible_uploads(self.method, taken), entry.round)
-            record |= about
-        else:
-            state, record["discarded"] = self.method.idle(self.state), True
+        outcome = take_round(self.state, entry, self.method, lambda _, entry: _received(uploads, entry))
+        state = outcome.state
+        record |= outcome.record
         if self._is_measured(entry.round):
             record |= self._measured(state)
         self.entry = entry
@@ -260,13 +254,13 @@ class MethodStrategy(Strategy):
 
     def _wait(self, grid: Grid, drawn: list[int]) -> dict[int, int]:
         """client -> node of those connected: at first once everybody is there, later once enough are."""
-        begun, first = time.monotonic(), self.entry is None
+        begun, first, least = time.monotonic(), self.entry is None, self.mechanism.least_reports
         self.nodes.retry()
         while True:
             self.nodes.update(grid)
             present = self.nodes.present()
             here = sum(client in present for client in drawn)
-            enough = len(present) == self.federation.clients if first else here >= min(self.least, len(drawn))
+            enough = len(present) == self.federation.clients if first else here >= min(least, len(drawn))
             if enough or time.monotonic() - begun > self.timeout:
                 self.log.remember_keys(self.nodes.keys)
                 return present
@@ -297,3 +291,10 @@ class MethodStrategy(Strategy):
         answered = reply.metadata.reply_to_message_id
         asked = (k for k, question in self._questions.items() if question.message.metadata.message_id == answered)
         return next(asked, None)
+
+
+def _received(uploads: dict[int, dict[str, Tensor]], entry: Entry) -> Collected:
+    """The uploads that nodes have sent, in client order."""
+    models = stack([uploads[client] for client in entry.reported])
+    sizes = torch.ones(len(entry.reported), dtype=torch.float64)
+    return Collected(Stack(models, entry.reported, sizes, nonfinite=0))

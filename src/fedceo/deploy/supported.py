@@ -2,7 +2,6 @@
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.methods.settings import PPSGD, Centaur, JainAnil, Own
 from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.spending import with_solved_noise
 
@@ -10,7 +9,7 @@ from fedceo.simulation.spending import with_solved_noise
 def check_supported(experiment: Experiment) -> None:
     """Refuse, in one line, what nodes cannot do or what would not be private there."""
     privacy, method = experiment.privacy, experiment.method
-    if privacy.mechanism != "distributed":
+    if not experiment.mechanism.noise_in_shares:
         raise UsageError(
             f'privacy.mechanism: "{privacy.mechanism}", expected "distributed": in a federation each node adds its '
             "share of the noise before anything leaves it"
@@ -22,13 +21,8 @@ def check_supported(experiment: Experiment) -> None:
         )
     if privacy.clipping == "adaptive":
         raise UsageError('privacy.clipping: "adaptive", expected "flat" or "per_layer": nodes send no counts')
-    if isinstance(method, PPSGD | Centaur | JainAnil):
-        raise UsageError(
-            f'method.name: "{method.name}" keeps a part of the model on each client, and a node that restarts forgets '
-            "its part; expected a method that needs nothing but uploads"
-        )
-    if isinstance(method, Own):
-        raise UsageError(f'method.name: "{method.name}" is your own, and nodes have the methods of this library alone')
+    if method.refused_on_nodes is not None:
+        raise UsageError(f'method.name: "{method.name}" {method.refused_on_nodes}')
     if experiment.cohort.dropout:
         raise UsageError(
             f"cohort.dropout: {experiment.cohort.dropout:g}, expected 0: it simulates absence, and nodes are absent "

@@ -6,7 +6,8 @@ from importlib import resources
 from pathlib import Path
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import METHOD_NAMES, Experiment, load_grid, parse_experiment
+from fedceo.experiment.file import Experiment, load_grid, parse_experiment
+from fedceo.experiment.registry import METHODS
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -40,7 +41,7 @@ def inventory() -> dict[str, dict[str, str]]:
     from fedceo import data, models
 
     return {
-        "methods": {name: _first_sentence(kind) for name, kind in METHOD_NAMES.items()},
+        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in METHODS},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
         "experiment files": {str(path): _description(path) for path in experiment_files()},
@@ -58,7 +59,5 @@ def _description(path: Path) -> str:
     return comment if grid is None else f"{comment} ({grid})".strip()
 
 
-def _first_sentence(kind: type) -> str:
-    """The first sentence of the description of a method's name."""
-    words = " ".join(str(kind.model_fields["name"].description).split())  # type: ignore[attr-defined]
+def _first_sentence(words: str) -> str:
     return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")

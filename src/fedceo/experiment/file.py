@@ -6,7 +6,6 @@
 Fields carry the paper's symbols in their descriptions. Unknown fields are refused, with the nearest known name.
 """
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedceo.errors import UsageError
 from fedceo.experiment.grid import Grid, read_grid
+from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
+from fedceo.experiment.registry import MECHANISMS
 from fedceo.experiment.sections import (
     Checkpoint,
     Cohort,
@@ -31,7 +32,6 @@ from fedceo.experiment.sections import (
     first_mistake,
     one_line,
 )
-from fedceo.methods.settings import METHODS, BlurLus, FedCEO, Method
 
 
 class Experiment(Section):
@@ -46,72 +46,32 @@ class Experiment(Section):
     cohort: Cohort = Cohort()
     train: Train = Train()
     privacy: Privacy
-    method: Method
+    method: AnyMethodSettings
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     record: Record = Record()
 
     @property
+    def mechanism(self) -> Any:
+        """The class of fedceo.mechanisms that privacy.mechanism names."""
+        return MECHANISMS[self.privacy.mechanism]
+
+    @property
     def may_lose_noise(self) -> bool:
         """Whether a round may be released with less noise than planned."""
-        privacy = self.privacy
-        return self.cohort.dropout > 0 and privacy.mechanism == "distributed" and privacy.min_reports is None
+        return self.cohort.dropout > 0 and self.mechanism.noise_in_shares and self.privacy.min_reports is None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        user_level = self.privacy.mechanism in ("distributed", "central")
         if self.data.clients is not None and self.cohort.size > self.data.clients:
             raise ValueError(f"cohort.size is {self.cohort.size}, more than data.clients, {self.data.clients}")
-        if user_level and self.train.weighting == "records":
-            raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
-        if self.privacy.clipping != "flat" and not user_level:
-            raise ValueError(
-                f'privacy.clipping "{self.privacy.clipping}" is of updates, which only user-level privacy clips'
-            )
         if self.train.schedule != "constant" and self.method.steps_at_server:
             raise ValueError(
                 f'train.schedule "{self.train.schedule}" is of local steps, and method "{self.method.name}" sends one '
                 "gradient, whose step is train.server_learning_rate"
             )
-        if isinstance(self.method, BlurLus) and self.privacy.mechanism == "record" and self.method.score != "magnitude":
-            raise ValueError('method.score "first-order" would look at the records once more, without noise')
-        if isinstance(self.method, FedCEO):
-            if self.method.threshold == "noise" and self.privacy.mechanism not in ("distributed", "central"):
-                raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
-            if self.method.unseen == "resubmit" and self.method.restart != "stored":
-                raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
-            growth = math.log(self.method.ratio) * self.train.rounds / self.method.interval
-            if self.method.threshold == "scheduled" and max(growth, growth - math.log(2 * self.method.strength)) > 700:
-                raise ValueError(
-                    "method.ratio: the threshold ratio^(T/I) / (2 strength) grows beyond the largest number, "
-                    "expected a smaller ratio or a larger strength"
-                )
-            if self.privacy.mechanism == "central" and self.method.restart != "mean":
-                raise ValueError(
-                    f'method.restart "{self.method.restart}" needs each client\'s upload, which mechanism "central" '
-                    'does not release; use restart "mean" or mechanism "distributed"'
-                )
-            if self.train.weighting != "equal":
-                raise ValueError('method "fedceo" needs train.weighting "equal"')
-            if self.train.server_optimizer != "sgd":
-                raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
-        if self.record.every is not None and self.privacy.mechanism == "central":
-            raise ValueError('record.every: records single uploads, which mechanism "central" does not release')
-        if self.privacy.mechanism == "record" and self.data.partition == "resampled":
-            raise ValueError(
-                'data.partition "resampled" gives one record to several clients, and record privacy counts the rounds '
-                "of one of them"
-            )
-        aims = self.privacy.target_epsilon is not None and self.privacy.observer != "server"
-        if aims and self.may_lose_noise:
-            raise ValueError(
-                "privacy.target_epsilon: with cohort.dropout noise goes missing that was counted on, expected "
-                "privacy.min_reports, for which shares are then sized"
-            )
-        if self.privacy.min_reports is not None and self.privacy.min_reports > self.cohort.size:
-            raise ValueError(f"privacy.min_reports is {self.privacy.min_reports}, more than cohort.size")
-        if self.privacy.min_reports is not None and self.privacy.mechanism != "distributed":
-            raise ValueError('privacy.min_reports belongs to mechanism "distributed", whose noise comes in shares')
+        self.mechanism.check(self)
+        self.method.check(self)
         return self
 
 
@@ -236,7 +196,7 @@ NO_ROOM = {
     "privacy.target_epsilon": ("noise_multiplier",),
     "privacy.mechanism": ("noise_multiplier", "target_epsilon", "max_epsilon", "min_reports", "participation_cap"),
 }
-"""What a field rules out in its section; `mechanism` where it is "none"."""
+"""The fields that a field rules out in its section; `mechanism` does so where it adds no noise."""
 
 
 def put(section: dict[str, Any], name: str, value: Any) -> None:
@@ -247,31 +207,21 @@ def put(section: dict[str, Any], name: str, value: Any) -> None:
     """
     if name == "method.name" and value != section.get("name"):
         section.clear()
-    if name in NO_ROOM and (name != "privacy.mechanism" or value == "none"):
+    takes_fields = name == "privacy.mechanism" and (value not in MECHANISMS or MECHANISMS[value].adds_noise)
+    if name in NO_ROOM and not takes_fields:
         for field in NO_ROOM[name]:
             section.pop(field, None)
     section[name.rpartition(".")[2]] = value
 
 
-METHOD_NAMES = {str(kind.model_fields["name"].default): kind for kind in METHODS}
-TAGS = {"known", "own", *METHOD_NAMES}
-"""Parts of an error's place that no experiment file has."""
-
-
 def _one_line(error: ValidationError) -> str:
     first = first_mistake(error)
-    if first["type"] == "union_tag_invalid":
-        given = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
-        return f"method.name: unknown method {given!r}, expected one of {', '.join(METHOD_NAMES)}, or module:Class"
-    return one_line(first, _fields_beside, hidden=TAGS)
+    return first["msg"] if first["type"] == METHOD_MISTAKE else one_line(first, _fields_beside)
 
 
 def _fields_beside(location: Location) -> list[str]:
     """The names known where an unknown one was found."""
     kind: Any = Experiment
     for part in location[:-1]:
-        if part in METHOD_NAMES:
-            kind = METHOD_NAMES[str(part)]
-        elif part not in TAGS and part in kind.model_fields:
-            kind = kind.model_fields[part].annotation
+        kind = kind.model_fields[part].annotation
     return list(kind.model_fields)

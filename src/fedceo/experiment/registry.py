@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedceo.errors import UsageError
 
@@ -89,3 +89,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
 def _home(thing: object) -> str:
     return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
+
+
+METHODS: Registry[Any] = Registry("method", "fedceo.methods")
+"""The classes of `fedceo.methods`; they are looked up here so that an experiment file can be read without them."""
+MECHANISMS: Registry[Any] = Registry("mechanism", "fedceo.mechanisms")
+"""The classes of `fedceo.mechanisms`, likewise."""

@@ -1,11 +1,13 @@
-"""The tables of the experiment file, but for [method], which is in method_settings.py."""
+"""The tables of the experiment file, but for [method], which is in method_table.py."""
 
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+
+from fedceo.experiment.registry import MECHANISMS
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0, strict=True)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False, strict=True)]
@@ -151,8 +153,15 @@ class Train(Section):
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
 
+def _known_mechanism(name: str) -> str:
+    if name not in MECHANISMS:
+        *most, last = (repr(known) for known in MECHANISMS)
+        raise ValueError(f"Input should be {', '.join(most)} or {last}")
+    return name
+
+
 class Privacy(Section):
-    mechanism: Literal["none", "distributed", "central", "record"] = "distributed"
+    mechanism: Annotated[str, AfterValidator(_known_mechanism)] = "distributed"
     """none; distributed: each client clips and noises its update (UDP); central: the server adds the noise to the
     clipped sum; record: DP-SGD inside local training, which protects records, not users."""
     clip: Positive = 1.0
@@ -190,15 +199,8 @@ class Privacy(Section):
     system's entropy."""
 
     @model_validator(mode="after")
-    def _one_noise(self) -> Self:
-        given = (self.noise_multiplier is not None) + (self.target_epsilon is not None)
-        if self.mechanism == "none" and given:
-            raise ValueError('mechanism "none" takes neither noise_multiplier nor target_epsilon')
-        if self.mechanism != "none" and given != 1:
-            raise ValueError("exactly one of noise_multiplier and target_epsilon is needed")
-        for name in ("max_epsilon", "participation_cap"):
-            if self.mechanism == "none" and getattr(self, name) is not None:
-                raise ValueError(f'mechanism "none" takes no {name}')
+    def _fits_its_mechanism(self) -> Self:
+        MECHANISMS[self.mechanism].check_settings(self)
         return self
 
 

@@ -1,218 +1,143 @@
-"""What leaves a client passes through here before any server code can touch it.
+"""The seam of a mechanism: what it does to a cohort's contribution, and what everybody else must know of it.
 
-A mechanism turns a cohort's updates into one of two things: a `Stack`, one privatised upload per client, where each
-upload carries its own noise (distributed), was trained privately (record) or is not private at all (none); or a
-`Mean`, the privatised mean, which is all that `central` ever shows.
+What leaves a client passes through a mechanism before any server code can touch it. A mechanism is one class in one
+file, registered under the name that privacy.mechanism gives it:
+
+    @MECHANISMS.register("halved", "every update at half its length: no privacy, a toy")
+    @dataclass(frozen=True)
+    class Halved(Mechanism):
+        regime = "no privacy, halved updates"
+        noise_site = NoiseSite.NOWHERE
+
+        def privatise(self, sent, senders, origin):
+            halved = {name: (w + sent.start[name]) / 2 for name, w in sent.trained.items()}
+            return Stack(halved, senders.clients, senders.sizes, nonfinite=0)
+
+docs/extending.md adds one in full.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from fedceo.accounting.plan import NoiseSite
+from fedceo.experiment.registry import MECHANISMS
+from fedceo.lazy import torch
+from fedceo.mechanisms.clipping import clip_each_tensor, clip_updates, noise_beside_count, norms_of
+from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
+from fedceo.tensors.weights import Weights
 
-from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment
-from fedceo.tensors.weights import Weights, flat
-from fedceo.training.per_example import draw_noise
-from fedceo.training.schedule import Schedule
+if TYPE_CHECKING:
+    from fedceo.experiment.file import Experiment
+    from fedceo.experiment.sections import Privacy
+    from fedceo.training.schedule import Schedule
+    from fedceo.training.work import RecordPrivacy
 
-
-@dataclass(frozen=True)
-class Stack:
-    """One privatised upload per client that reported.
-
-    Attributes:
-        weights: name -> (m, ...), in ascending client number.
-        clients: the m client numbers.
-        sizes: (m,) weight of each upload in a mean.
-        nonfinite: how many updates were NaN or Inf and became zero.
-        unclipped: the noised share of updates that were within the clip, where clipping is adaptive.
-    """
-
-    weights: dict[str, Tensor]
-    clients: tuple[int, ...]
-    sizes: Tensor
-    nonfinite: int
-    unclipped: float | None = None
-
-    def mean(self) -> dict[str, Tensor]:
-        """The weighted mean, summed in client order."""
-        share = self.sizes / self.sizes.sum()
-        return {name: torch.tensordot(share.to(w), w, dims=1) for name, w in self.weights.items()}
-
-    def mean_only(self) -> "Mean":
-        """The mean and nothing of single uploads: all that a method which does not need them is given."""
-        return Mean(self.mean(), float(len(self.clients)), self.nonfinite, self.unclipped)
+__all__ = ["MECHANISMS", "Mechanism", "NoiseSite", "make_mechanism"]
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The privatised mean alone.
-
-    Attributes:
-        weights: name -> (...).
-        divisor: D, what the sum was divided by; the threshold of a mean is that of the stack over D.
-        nonfinite, unclipped: as in Stack.
-    """
-
-    weights: dict[str, Tensor]
-    divisor: float
-    nonfinite: int
-    unclipped: float | None = None
-
-    def mean(self) -> dict[str, Tensor]:
-        return self.weights
-
-    def mean_only(self) -> "Mean":
-        return self
-
-
-Uploads = Stack | Mean
-
-
-@dataclass(frozen=True)
-class Mechanism:
+class Mechanism(ABC):
     """Clipping and noise of a cohort's updates.
 
     Attributes:
-        kind: none | distributed | central | record.
+        regime: what the mechanism protects, in the words of a table.
+        noise_site: where noise enters; it decides what each observer sees and which accountant answers.
+        is_user_level: whether a whole client is protected, not single records.
+        shows_uploads: whether there are single privatised uploads, a Stack, or only their mean.
+        trains_privately: whether local training itself is private (DP-SGD).
+        adds_noise: whether there is a noise multiplier at all.
+        noise_in_shares: whether each client adds a share of the noise, which goes missing with its report.
+        drops_capped: whether clients at their cap are left out, for noise alone would cover for nobody.
         clip: C.
-        noise_multiplier: sigma.
-        min_reports: what distributed noise shares are sized for: each client adds N(0, sigma^2 C^2 / min_reports).
-        divisor: D of the central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
-        step: what multiplies clipped update and noise alike; it has no effect on privacy.
+        noise_multiplier: sigma of updates (z where adaptive clipping takes its part of the plan's sigma for counts).
         schedule: where noise comes from, the seed or the operating system.
+        min_reports: R, what distributed noise shares are sized for.
+        fewest_reports: privacy.min_reports, or 1 where it is left out.
+        divisor: D of a central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
+        step: what multiplies clipped update and noise alike; it has no effect on privacy.
         clipping: flat | per_layer | adaptive.
         count_noise: sigma_b, of the sum of the clients' indicators (within the clip or not, each 1/2 or -1/2), where
             clipping is adaptive.
     """
 
-    kind: str
+    regime: ClassVar[str]
+    noise_site: ClassVar[NoiseSite]
+    is_user_level: ClassVar[bool] = False
+    shows_uploads: ClassVar[bool] = True
+    trains_privately: ClassVar[bool] = False
+    adds_noise: ClassVar[bool] = True
+    drops_capped: ClassVar[bool] = False
+    noise_in_shares: ClassVar[bool] = False
+
     clip: float
     noise_multiplier: float
-    min_reports: int
-    divisor: float
-    step: float
     schedule: Schedule
+    min_reports: int = 1
+    fewest_reports: int = 1
+    divisor: float = 1.0
+    step: float = 1.0
     clipping: str = "flat"
     count_noise: float = 0.0
 
+    @abstractmethod
+    def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Uploads:
+        """The uploads that a contribution becomes.
+
+        Args:
+            sent: what the clients trained, of which only the shared part is read.
+            senders: the clients, in the order of the contribution's rows.
+            origin: name -> (...), what the shared part of the global model was, or zeros where clients send statistics.
+        """
+
+    @classmethod
+    def check_settings(cls, privacy: Privacy) -> None:
+        """Raises ValueError, in one line, where the [privacy] table does not fit the mechanism."""
+        if (privacy.noise_multiplier is None) == (privacy.target_epsilon is None):
+            raise ValueError("exactly one of noise_multiplier and target_epsilon is needed")
+
+    @classmethod
+    def check(cls, experiment: Experiment) -> None:
+        """Raises ValueError, in one line, where the rest of the experiment does not fit the mechanism."""
+        if experiment.privacy.clipping != "flat" and not cls.is_user_level:
+            raise ValueError(
+                f'privacy.clipping "{experiment.privacy.clipping}" is of updates, which only user-level privacy clips'
+            )
+        if cls.is_user_level and experiment.train.weighting == "records":
+            raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
+        if experiment.privacy.min_reports is not None and not cls.noise_in_shares:
+            raise ValueError('privacy.min_reports belongs to mechanism "distributed", whose noise comes in shares')
+
     @property
     def noise(self) -> float:
-        """Standard deviation of the noise in units of C: of one upload, or of the sum under central."""
-        if self.kind == "distributed":
-            return self.noise_multiplier / self.min_reports**0.5
+        """Standard deviation of the noise in units of C: of one upload, or of the sum where that is noised."""
         return self.noise_multiplier
 
     @property
-    def upload_noise(self) -> float:
-        """Standard deviation of the noise in an entry of an upload; under central, of shares that would come to it."""
-        noise = self.noise * self.clip * self.step
-        return noise / self.divisor**0.5 if self.kind == "central" else noise
+    def upload_noise(self) -> float | None:
+        """Standard deviation of the user-level noise in an entry of an upload, or None where there is no such noise."""
+        return None
 
-    def privatise(
-        self,
-        starts: Weights,
-        trained: Weights,
-        clients: Sequence[int],
-        sizes: Tensor,
-        round_: int,
-        capped: Sequence[int] = (),
-    ) -> Stack:
-        """u_k = start_k + step * (clip(Delta_k) + noise_k) for every client of the cohort (Algorithm 1, line 11).
+    @property
+    def local_privacy(self) -> RecordPrivacy | None:
+        """DP-SGD inside local training, where the mechanism asks for it."""
+        return None
 
-        capped: places in the cohort of those who send noise alone; they have no say in the clip either.
-        """
-        if self.kind in ("none", "record") and self.step == 1.0:
-            uploads, nonfinite = replace_nonfinite(trained, starts)
-            return Stack(uploads, tuple(clients), sizes, nonfinite)
-        updates = {name: trained[name] - start for name, start in starts.items()}
-        updates, nonfinite = zero_nonfinite(updates)
-        unclipped = None
-        if self.kind == "distributed":
-            updates, within = self._clip(updates)
-            if self.clipping == "adaptive":
-                shares = [self._count_noise(round_, client) / self.min_reports**0.5 for client in clients]
-                unclipped = 0.5 + (_votes(within, capped) + sum(shares)) / len(clients)
-            std = self.noise * self.clip
-            for k, client in enumerate(clients):
-                noise = draw_noise(
-                    {n: u[k] for n, u in updates.items()}, std, self.schedule.generator("upload noise", round_, client)
-                )
-                for name, extra in noise.items():
-                    updates[name][k] += extra
-        uploads = {name: start + self.step * updates[name] for name, start in starts.items()}
-        return Stack(uploads, tuple(clients), sizes, nonfinite, unclipped)
+    @property
+    def least_reports(self) -> int:
+        """Reports without which a round is discarded."""
+        return self.fewest_reports
 
-    def privatise_mean(self, start: Weights, trained: Weights, round_: int, capped: Sequence[int] = ()) -> Mean:
-        """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D, by the server; with no client, noise alone."""
-        updates, nonfinite = zero_nonfinite({name: trained[name] - w for name, w in start.items()})
-        updates, within = self._clip(updates)
-        unclipped = None
-        if self.clipping == "adaptive":
-            total = _votes(within, capped) + self._count_noise(round_)
-            unclipped = 0.5 + total / self.divisor
-        noise = draw_noise(start, self.noise * self.clip, self.schedule.generator("central noise", round_))
-        scale = self.step / self.divisor
-        return Mean(
-            {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in start.items()},
-            self.divisor,
-            nonfinite,
-            unclipped,
-        )
-
-    def _clip(self, updates: Weights) -> tuple[dict[str, Tensor], Tensor]:
+    def clipped(self, updates: Weights) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """The clipped updates, and (K,) which were within the clip already."""
-        if self.clipping == "per_layer":
-            bound = self.clip / len(updates) ** 0.5
-            clipped = {name: clip_updates({name: u}, bound)[name] for name, u in updates.items()}
-        else:
-            clipped = clip_updates(updates, self.clip)
-        return clipped, norms_of(updates) <= self.clip
+        clip = clip_each_tensor if self.clipping == "per_layer" else clip_updates
+        return clip(updates, self.clip), norms_of(updates) <= self.clip
 
-    def _count_noise(self, round_: int, client: int = 0) -> float:
+    def drawn_count_noise(self, round_: int, client: int = 0) -> float:
+        """Noise of the count of updates within the clip."""
         return self.count_noise * float(self.schedule.generator("count noise", round_, client).standard_normal())
-
-
-def _votes(within: Tensor, capped: Sequence[int]) -> float:
-    """The sum of the clients' indicators, 1/2 for an update within the clip and -1/2 for any other."""
-    votes = within.double() - 0.5
-    if capped:
-        votes[list(capped)] = 0.0
-    return float(votes.sum())
-
-
-def zero_nonfinite(updates: Weights) -> tuple[dict[str, Tensor], int]:
-    """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
-    return replace_nonfinite(updates, {})
-
-
-def replace_nonfinite(stack: Weights, others: Weights) -> tuple[dict[str, Tensor], int]:
-    """Models with a NaN or Inf anywhere give way to others, or to zero, as a whole, and how many there were."""
-    sums = torch.stack([flat(u).sum(1) for u in stack.values()])
-    if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
-        return dict(stack), 0
-    finite = finite_rows(stack)
-    keep = {name: finite.view(-1, *(1,) * (u.ndim - 1)) for name, u in stack.items()}
-    kept = {name: torch.where(keep[name], u, others.get(name, 0.0)) for name, u in stack.items()}
-    return kept, int((~finite).sum())
-
-
-def finite_rows(stack: Weights) -> Tensor:
-    """(K,) which models have neither NaN nor Inf anywhere."""
-    return torch.stack([torch.isfinite(flat(u)).all(1) for u in stack.values()]).all(0)
-
-
-def clip_updates(updates: Weights, clip: float) -> dict[str, Tensor]:
-    """Each update scaled to L2 norm at most C over all tensors together; the norm is taken in float64."""
-    factors = (clip / norms_of(updates).clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
-    return {name: u * factors.to(u.dtype).view(-1, *(1,) * (u.ndim - 1)) for name, u in updates.items()}
-
-
-def norms_of(updates: Weights) -> Tensor:
-    """(K,) L2 norms over all tensors together, in float64."""
-    return torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
 
 
 def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Schedule) -> Mechanism:
@@ -224,17 +149,18 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
     """
     privacy, cohort = experiment.privacy, experiment.cohort
     of_updates, of_counts = noises(experiment, noise_multiplier)
-    return Mechanism(
-        kind=privacy.mechanism,
+    made: Mechanism = MECHANISMS[privacy.mechanism](
         clip=privacy.clip,
         noise_multiplier=of_updates,
-        clipping=privacy.clipping,
-        count_noise=of_counts,
+        schedule=schedule,
         min_reports=privacy.min_reports or cohort.size,
+        fewest_reports=privacy.min_reports or 1,
         divisor=float(cohort.size),
         step=experiment.method.server_step(experiment.train.server_learning_rate),
-        schedule=schedule,
+        clipping=privacy.clipping,
+        count_noise=of_counts,
     )
+    return made
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
@@ -243,20 +169,3 @@ def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, floa
         return noise_multiplier, 0.0
     count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)
     return noise_beside_count(noise_multiplier, count_noise), count_noise
-
-
-def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """z of updates such that updates and noised indicators together have the multiplier z of the plan.
-
-    A client moves the sum of indicators, each 1/2 or -1/2, by half as much as it may move the sum of updates in units
-    of C, and twice as much under replace-one like there: 1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2.
-    """
-    if noise_multiplier == 0:
-        return 0.0
-    left = noise_multiplier**-2 - (2 * count_noise) ** -2
-    if left <= 0:
-        raise UsageError(
-            f"privacy.count_noise: {count_noise:g}, expected more than half the noise multiplier, "
-            f"{noise_multiplier:g}, or the counts alone spend everything"
-        )
-    return left**-0.5

@@ -6,30 +6,124 @@ the mean of the smoothed ones. That mean equals the soft-thresholded mean at thr
 needs a single client's upload; the other restarts do, and hand the smoothed models back to clients.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from fedceo.mechanisms.base import Mean, Stack, Uploads
-from fedceo.methods import settings as method_settings
-from fedceo.methods.fedavg import FedAvg
-from fedceo.methods.method import State
-from fedceo.tensors import fold, truncated_tsvds, unfold
+from fedceo import tensors
+from fedceo.errors import UsageError
+from fedceo.experiment.sections import Count, Positive
+from fedceo.lazy import torch
+from fedceo.mechanisms.uploads import Mean, Stack, Uploads
+from fedceo.methods.base import Method, MethodSettings, Setup, State, register
 from fedceo.tensors.weights import Weights, repeat, stack
 
+if TYPE_CHECKING:
+    from fedceo.experiment.file import Experiment
 
-class FedCEO(FedAvg):
+LARGEST_EXPONENT = 700
+"""e to this power is about the largest number that a float can hold."""
+STRENGTHS: dict[float, list[Any]] = {
+    1.0: [55 + 5 * k for k in range(10)],
+    1.5: [0.1, 0.3, 1.0, 3.0, 10.0],
+    2.0: [0.01, 0.03, 0.1, 0.3, 1.0],
+}
+"""The paper's grids of lambda, by noise multiplier."""
+
+
+class FedCEOSettings(MethodSettings):
+    name: Literal["fedceo"] = "fedceo"
+    """The truncated t-SVD over the stacked models every `interval` rounds."""
+    strength: Positive = 0.6
+    """lambda: the threshold is ratio^(t/I) / (2 strength), so a larger strength smooths less."""
+    ratio: Annotated[float, Field(ge=1.0, le=2.0, strict=True)] = 1.04
+    """vartheta, the growth of the threshold from one smoothing to the next."""
+    threshold: Literal["scheduled", "noise"] = "scheduled"
+    """scheduled: as above, the paper's. noise: kappa s sqrt(K) (sqrt(d) + sqrt(h)) for a layer of d x h entries, where
+    s is the known standard deviation of the noise in an upload: what noise alone would reach."""
+    kappa: Positive = 1.0
+    """Factor of the threshold "noise"."""
+    interval: Count = 10
+    """I, rounds between smoothings."""
+    restart: Literal["own", "mean", "slot", "stored"] = "own"
+    """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
+    mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed model
+    of its place in the cohort. stored: at every restart the client's last stored model, however old, as in the authors'
+    program."""
+    unseen: Literal["train", "resubmit"] = "train"
+    """What a client does at a restart from stored models if none was stored for it. train: from the global model.
+    resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
+    layers: str | list[str] = "all"
+    """Which layers are smoothed: "all", "last N", or a list of names."""
+
+    @property
+    def release(self) -> str:
+        return {"mean": "average", "stored": "stored"}.get(self.restart, "personalised")
+
+    @property
+    def release_interval(self) -> int | None:
+        return None if self.restart == "mean" else self.interval
+
+    def check(self, experiment: Experiment) -> None:
+        mechanism = experiment.mechanism
+        if self.threshold == "noise" and not mechanism.is_user_level:
+            raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
+        if self.unseen == "resubmit" and self.restart != "stored":
+            raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
+        growth = math.log(self.ratio) * experiment.train.rounds / self.interval
+        exponent = max(growth, growth - math.log(2 * self.strength))
+        if self.threshold == "scheduled" and exponent > LARGEST_EXPONENT:
+            raise ValueError(
+                "method.ratio: the threshold ratio^(T/I) / (2 strength) grows beyond the largest number, "
+                "expected a smaller ratio or a larger strength"
+            )
+        if not mechanism.shows_uploads and self.restart != "mean":
+            raise ValueError(
+                f'method.restart "{self.restart}" needs each client\'s upload, which mechanism '
+                f'"{experiment.privacy.mechanism}" does not release; use restart "mean" or mechanism "distributed"'
+            )
+        if experiment.train.weighting != "equal":
+            raise ValueError('method "fedceo" needs train.weighting "equal"')
+        if experiment.train.server_optimizer != "sgd":
+            raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
+
+    def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
+        """The paper's grids; intervals after which there is no smoothing at all are left out."""
+
+        def smoothing(intervals: list[int]) -> list[int]:
+            return [each for each in intervals if each <= experiment.train.rounds]
+
+        rates = super().search_space(experiment)
+        if self.threshold == "noise":
+            return rates | {"method.kappa": [0.1, 0.3, 0.5, 1.0], "method.interval": smoothing([10, 15, 20, 30])}
+        sigma = experiment.privacy.noise_multiplier or 1.5
+        return rates | {
+            "method.strength": STRENGTHS[min(STRENGTHS, key=lambda known: abs(known - sigma))],
+            "method.ratio": [1 + k / 100 for k in range(1, 11)] if self.ratio > 1 else [1.0],
+            "method.interval": smoothing([10, 15, 20, 25, 30]),
+        }
+
+
+@register
+class FedCEO(Method):
     """The settings are those of the experiment file; restart "own" is the paper's algorithm."""
 
-    def __init__(self, settings: method_settings.FedCEO, noise: float = 0.0) -> None:
-        """noise: standard deviation of the noise in an entry of an upload, for threshold = "noise"."""
-        super().__init__()
-        self.settings, self.noise = settings, noise
-        self.needs_stack = settings.restart != "mean"
-        self.truncate: Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]] = truncated_tsvds
+    Settings = FedCEOSettings
+
+    def __init__(self, settings: FedCEOSettings | None = None, setup: Setup | None = None) -> None:
+        super().__init__(settings, setup)
+        self.needs_stack = self.settings.restart != "mean"
+
+    def check(self, classes: int, takes_tokens: bool) -> None:
+        try:
+            tensors.select_layers(self.setup.weights, self.settings.layers)
+        except ValueError as error:
+            raise UsageError(f"method.layers: {error}") from None
 
     def smooths(self, round_: int) -> bool:
         return round_ % self.settings.interval == 0
@@ -37,25 +131,28 @@ class FedCEO(FedAvg):
     def _restarts(self, round_: int) -> bool:
         return (round_ - 1) % self.settings.interval == 0
 
-    def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, Tensor]:
+    def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
         """Clients restart from smoothed models in the round after a smoothing, from the global model otherwise."""
         if not state.personal or not self._restarts(round_):
             return repeat(state.weights, len(clients))
-        places = range(len(clients)) if self.settings.restart == "slot" else clients
-        return stack([state.personal.get(place, state.weights) for place in places])
+        keys = range(len(clients)) if self.settings.restart == "slot" else clients
+        return stack([state.personal.get(key, state.weights) for key in keys])
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         if self.settings.restart == "slot" and state.personal:
-            return ()  # whose a place is shows with the next cohort
+            return ()  # whose a slot is shows with the next cohort
         return sorted(state.personal) or None
 
     def idle(self, state: State) -> State:
         """Only stored models outlive the round after a smoothing."""
-        return State(state.weights, state.personal if self.settings.restart == "stored" else {}, state.server)
+        return replace(state, personal=self._stored(state))
+
+    def _stored(self, state: State) -> Mapping[int, Weights]:
+        return state.personal if self.settings.restart == "stored" else {}
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        stored = state.personal if self.settings.restart == "stored" else {}
-        server: dict[str, dict[str, Tensor]] = {}
+        stored = self._stored(state)
+        server: dict[str, dict[str, torch.Tensor]] = {}
         if self.settings.unseen == "resubmit":
             assert isinstance(uploads, Stack)
             if round_ > 1 and self._restarts(round_):
@@ -68,17 +165,25 @@ class FedCEO(FedAvg):
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
             return State(self.smooth([uploads.mean()], round_, clients)[0]), about
         assert isinstance(uploads, Stack)
-        smoothed = self.smooth(uploads.weights, round_, len(uploads.clients))
-        uploads = replace(uploads, weights=smoothed)
+        uploads = replace(uploads, weights=self.smooth(uploads.weights, round_, len(uploads.clients)))
         return State(uploads.mean(), self._remember(stored, uploads, always=True), server), about
+
+    def smoothed(self, uploads: Weights, round_: int) -> tuple[Weights, dict[str, float]] | None:
+        if not self.smooths(round_):
+            return None
+        clients = len(next(iter(uploads.values())))
+        folded = tensors.fold(uploads, self.settings.layers)
+        thresholds = {name: self.threshold(w.shape, clients, round_) for name, w in folded.items()}
+        return self.smooth(uploads, round_, clients), thresholds
 
     def smooth(self, models: Any, round_: int, clients: float) -> Any:
         """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
-        tensors = fold(models, self.settings.layers)
+        folded = tensors.fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
-        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in tensors.values()]
-        smoothed = self.truncate(list(tensors.values()), thresholds)
-        return unfold(dict(zip(tensors, smoothed, strict=True)), models)
+        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in folded.values()]
+        truncate = self.setup.smooth or tensors.truncated_tsvds
+        smoothed = truncate(list(folded.values()), thresholds)
+        return tensors.unfold(dict(zip(folded, smoothed, strict=True)), models)
 
     @property
     def _is_scheduled(self) -> bool:
@@ -88,21 +193,20 @@ class FedCEO(FedAvg):
         """For a (d, h, K) tensor; noise alone has singular values up to s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
         if self._is_scheduled:
             return self._scheduled(round_)
-        edge = self.noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
-        return self.settings.kappa * edge
+        assert self.setup.noise is not None
+        edge = self.setup.noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        return float(self.settings.kappa * edge)
 
     def _scheduled(self, round_: int) -> float:
-        return self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength)
+        return float(self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength))
 
-    def _remember(
-        self, stored: dict[int, dict[str, Tensor]], uploads: Uploads, always: bool = False
-    ) -> dict[int, dict[str, Tensor]]:
+    def _remember(self, stored: Mapping[int, Weights], uploads: Uploads, always: bool = False) -> dict[int, Weights]:
         """The models that clients may restart from; `stored` keeps every client's last one, smoothed or not."""
         if isinstance(uploads, Mean) or (self.settings.restart != "stored" and not always):
-            return stored
-        places = range(len(uploads.clients)) if self.settings.restart == "slot" else uploads.clients
-        latest = {place: {name: w[k].clone() for name, w in uploads.weights.items()} for k, place in enumerate(places)}
-        return stored | latest
+            return dict(stored)
+        keys = range(len(uploads.clients)) if self.settings.restart == "slot" else uploads.clients
+        latest = {key: {name: w[k].clone() for name, w in uploads.weights.items()} for k, key in enumerate(keys)}
+        return {**stored, **latest}
 
 
 def resubmitted(uploads: Stack, seen: Collection[int], before: Weights) -> Stack:

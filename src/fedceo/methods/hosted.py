@@ -3,7 +3,7 @@
     class TrimmedMean(OwnMethod):
         needs_stack = True  # it must see each client's upload
 
-        class Settings(Settings):
+        class Settings(MethodSettings):
             trim: int = 1
 
         def aggregate(self, weights, uploads, memory, round_):
@@ -12,39 +12,43 @@
 
 It answers two questions and no others: how local training differs from the experiment's, and what the server makes of
 the uploads. Everything else is FedAvg's, so that what leaves a client is the whole model's change since the global one,
-clipped and noised (or trained privately, under record privacy) before any code of the user's runs on it, and neither
-records nor models of single clients come near that code in any other way. Hence the epsilon needs no word of its
-author: who does not need the stack is given nothing but the mean, so the rows of averages hold for whatever it makes of
-that; of who needs it only the server's row stands.
+clipped and noised (or trained privately, under record-level privacy) before any code of the user's runs on it, and
+neither records nor models of single clients come near that code in any other way. Hence the epsilon does not rest on a
+word of its author: a method that does not need the stack is given nothing but the mean, so that the rows of averages
+hold for whatever it makes of it; a method that needs single uploads gets only the server's row.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import Tensor
+import tomli_w
+from pydantic import ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from fedceo.errors import UsageError
 from fedceo.experiment import plugins
-from fedceo.mechanisms.base import Stack, Uploads
-from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.method import State, visible_uploads
-from fedceo.methods.settings import Own, Settings
-from fedceo.tensors.weights import Weights
-from fedceo.training.work import Work
+from fedceo.experiment.method_table import OWN
+from fedceo.experiment.registry import METHODS
+from fedceo.experiment.sections import first_mistake, one_line
+from fedceo.lazy import torch
+from fedceo.mechanisms.uploads import Stack, Uploads, visible_uploads
+from fedceo.methods.base import Method, MethodSettings, Setup, State
+
+if TYPE_CHECKING:
+    from fedceo.training.work import Work
 
 FIELD = "method.name"
 FREE = ("learning_rate", "momentum", "proximal", "outside", "outside_radius", "radius", "ascent", "only")
 """What of local training a method of one's own may change; the rest is the experiment's, and counted in epsilon."""
 NUMBER = "a number that is not negative"
 EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
-KINDS = {
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-}  # fmt: skip
+KINDS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """What `memory` may hold: all that a checkpoint can."""
 
 
@@ -61,7 +65,7 @@ class OwnMethod:
     """
 
     needs_stack = False
-    Settings = Settings
+    Settings = MethodSettings
 
     def __init__(self, *, settings: Any, clip: float, noise: float | None) -> None:
         self.settings, self.clip, self.noise = settings, clip, noise
@@ -71,8 +75,8 @@ class OwnMethod:
         return work
 
     def aggregate(
-        self, weights: dict[str, Tensor], uploads: Uploads, memory: dict[str, Tensor], round_: int
-    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        self, weights: dict[str, torch.Tensor], uploads: Uploads, memory: dict[str, torch.Tensor], round_: int
+    ) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
         """The next global model, name -> (...), and what the round's record should say, as JSON knows it.
 
         Args:
@@ -86,18 +90,105 @@ class OwnMethod:
         return uploads.mean(), {}
 
 
-class Hosted(FedAvg):
-    """One of the user's own, as the rest of the house knows a method; each question is put to an object of its own."""
+class HostedSettings(MethodSettings, extra="allow"):
+    name: str
+    """Your own, as module:Class, made from `fedceo.methods.OwnMethod`; the module lies in the working directory or is
+    installed. Its fields are those of its inner class Settings."""
 
-    def __init__(self, server: Server, settings: Own, make: Callable[[], OwnMethod], names: Iterable[str]) -> None:
-        """names: of the model's parameters."""
-        super().__init__(server)
-        self.name, self.needs_stack, self.make = settings.name, settings.kind.needs_stack, make
-        self.names = frozenset(names)
+    @model_validator(mode="after")
+    def _can_be_written(self) -> Self:
+        if not re.fullmatch(r"[\w.]+:\w+", self.name):
+            raise ValueError(f"name is {self.name!r}, expected module:Class")
+        for field, value in (self.model_extra or {}).items():
+            try:
+                tomli_w.dumps({field: value})
+            except (TypeError, ValueError, AttributeError):
+                raise ValueError(f"{field} is {type(value).__name__}, expected a value that TOML has") from None
+        return self
+
+    @property
+    def kind(self) -> Any:
+        """The class that is meant; its module is imported here, not when an experiment file is read."""
+        return self._understood()[0]
+
+    @property
+    def given(self) -> MethodSettings:
+        """The fields as the class knows them."""
+        return self._understood()[1]
+
+    def _understood(self) -> tuple[Any, MethodSettings]:
+        found = plugins.find(FIELD, self.name)
+        if not isinstance(found, type) or not isinstance(getattr(found, "needs_stack", None), bool):
+            said = found.__name__ if isinstance(found, type) else type(found).__name__
+            raise UsageError(
+                f"method.name: {self.name!r} is {said}, expected a class made from {plugins.BASE}, whose "
+                "needs_stack is True or False"
+            )
+        settings = getattr(found, "Settings", MethodSettings)
+        if (
+            not isinstance(settings, type)
+            or not issubclass(settings, MethodSettings)
+            or "name" in settings.model_fields
+        ):
+            raise UsageError(
+                f"method.name: the Settings of {self.name!r} are no class made from fedceo.methods.MethodSettings, or "
+                "have a field called name"
+            )
+        read = plugins.call(FIELD, self.name, _read, settings, self.model_extra or {})
+        if isinstance(read, MethodSettings):
+            return found, read
+        raise UsageError(one_line(read, lambda _: settings.model_fields, within=("method",)))
+
+    def prepare(self) -> None:
+        """A mistake in the fields is said before data are read."""
+        self._understood()
+
+    def identity(self) -> dict[str, Any]:
+        return {"own_method": {"code": plugins.digest_of_code(self.kind), "release": self.release}}
+
+    @property
+    def release(self) -> str:
+        """The author need not say it: a method that needs single uploads has no proof but for the server's row."""
+        return "stored" if self.kind.needs_stack else "average"
+
+    @property
+    def refused_on_nodes(self) -> str | None:
+        return "is your own, and nodes have the methods of this library alone"
+
+
+def _read(settings: type[MethodSettings], fields: Mapping[str, Any]) -> MethodSettings | ErrorDetails:
+    """The settings, or what is wrong with the fields."""
+    try:
+        return settings.model_validate(fields)
+    except ValidationError as error:
+        return first_mistake(error)
+
+
+@METHODS.register(OWN, " ".join(str(HostedSettings.model_fields["name"].description).split()))
+class Hosted(Method):
+    """A user's method as the rest of the house knows one; each question is put to an object of its own."""
+
+    Settings = HostedSettings
+
+    def __init__(self, settings: HostedSettings, setup: Setup | None = None) -> None:
+        super().__init__(settings, setup)
+        kind = settings.kind
+        if not issubclass(kind, OwnMethod):
+            raise UsageError(
+                f"{FIELD}: {settings.name!r} is {kind.__name__}, expected a class made from {plugins.BASE}"
+            )
+        plugins.digest_of_code(kind)  # now, before the file may change
+        self.name, self.needs_stack, self.names = settings.name, kind.needs_stack, frozenset(self.setup.weights)
+        self._kind, self._given = kind, settings.given
+
+    def make(self) -> OwnMethod:
+        """A new object of the user's class."""
+        made: OwnMethod = self._kind(settings=self._given, clip=self.setup.clip, noise=self.setup.noise)
+        return made
 
     def phases(self, work: Work) -> Sequence[Work]:
         changed = plugins.call(FIELD, self.name, lambda: self.make().local(work))
-        if type(changed) is not Work:
+        if type(changed) is not type(work):
             raise self._error(f"local gives {type(changed).__name__}, expected a Work")
         for name in vars(work):
             value = getattr(changed, name)
@@ -126,14 +217,18 @@ class Hosted(FedAvg):
             said = json.loads(json.dumps(dict(words), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise self._error(f"what aggregate says for the round's record: {error}") from None
-        after = self.server.apply(state, {name: self._fit(name, found, w) for name, w in state.weights.items()})
+        after = self.moved(state, {name: self._fit(name, found, w) for name, w in state.weights.items()})
         kept = {name: self._kept(name, tensor) for name, tensor in memory.items()}
-        return State(after.weights, after.personal, after.server | {"own": kept}), {"own": said}
+        return replace(after, server={**after.server, "own": kept}), {"own": said}
 
-    def _fit(self, name: str, found: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def _fit(self, name: str, found: Mapping[str, torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         given = found.get(name)
-        if not isinstance(given, Tensor) or given.shape != like.shape or given.is_complex():
-            said = f"shape {tuple(given.shape)}, {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+        if not isinstance(given, torch.Tensor) or given.shape != like.shape or given.is_complex():
+            said = (
+                f"shape {tuple(given.shape)}, {given.dtype}"
+                if isinstance(given, torch.Tensor)
+                else type(given).__name__
+            )
             hint = "" if self.needs_stack else "; single uploads are for who says needs_stack = True"
             raise self._error(f"aggregate gives {said} for {name}, expected shape {tuple(like.shape)}{hint}")
         fitting = plugins.call(
@@ -143,56 +238,38 @@ class Hosted(FedAvg):
             raise self._error(f"aggregate gives NaN or Inf for {name}")
         return fitting
 
-    def _kept(self, name: Any, tensor: Any) -> Tensor:
+    def _kept(self, name: Any, tensor: Any) -> torch.Tensor:
         if not isinstance(name, str) or not name.isprintable():
             raise self._error(f"memory has the key {name!r}, expected a name")
-        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.dtype not in KINDS:
-            said = f"{tensor.dtype}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.layout != torch.strided
+            or str(tensor.dtype).removeprefix("torch.") not in KINDS
+        ):
+            said = f"{tensor.dtype}, {tensor.layout}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise self._error(f"memory[{name!r}] is {said}, expected a tensor of real numbers")
         return tensor.detach().clone().contiguous()
 
     def _error(self, words: str) -> UsageError:
         return UsageError(f"{FIELD}: {self.name!r}: {words}")
 
-
-def make_own(settings: Own, server: Server, clip: float, noise: float | None, names: Iterable[str]) -> Hosted:
-    kind = settings.kind
-    if not issubclass(kind, OwnMethod):
-        raise UsageError(f"{FIELD}: {settings.name!r} is {kind.__name__}, expected a class made from {plugins.BASE}")
-    plugins.digest_of_code(kind)  # now, before the file may change
-    given = settings.given
-
-    def make() -> OwnMethod:
-        made: OwnMethod = kind(settings=given, clip=clip, noise=noise)
-        return made
-
-    return Hosted(server, settings, make, names)
+    def try_out(self, work: Work, clients: int) -> None:
+        """A round in which everybody has moved a little at random: a failure in it shows before anything is written."""
+        self.phases(work)
+        weights, rng = self.setup.weights, torch.Generator().manual_seed(0)
+        rows = {
+            name: w + 0.01 * torch.randn(clients, *w.shape, generator=rng).to(w.device, w.dtype)
+            for name, w in weights.items()
+        }
+        stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
+        self.aggregate(State(dict(weights)), visible_uploads(self.needs_stack, stack), 1)
 
 
-def try_out(method: Hosted, weights: Weights, work: Work, clients: int) -> None:
-    """A round in which everybody has moved a little at random: what fails in it is said before anything is written."""
-    method.phases(work)
-    rng = torch.Generator().manual_seed(0)
-    rows = {
-        name: w + 0.01 * torch.randn(clients, *w.shape, generator=rng).to(w.device, w.dtype)
-        for name, w in weights.items()
-    }
-    stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
-    method.aggregate(State(dict(weights)), visible_uploads(method, stack), 1)
-
-
-def about_own(settings: Settings) -> dict[str, Any]:
-    """What tells a run's method from a later one of the same name; nothing for the library's own."""
-    if not isinstance(settings, Own):
-        return {}
-    return {"own_method": {"code": plugins.digest_of_code(settings.kind), "release": settings.release}}
-
-
-def check_same_method(noted: Mapping[str, Any], settings: Settings, where: Path) -> None:
-    """Refuse to go on with what was made by other code under the same name; noted: `about_own`."""
-    if not isinstance(settings, Own):
+def check_same_method(noted: Mapping[str, Any], settings: MethodSettings, where: Path) -> None:
+    """Refuse to go on with a run that other code under the same name has made; noted: what `identity` said then."""
+    now = settings.identity().get("own_method")
+    if now is None:
         return
-    now = about_own(settings)["own_method"]
     if noted.get("own_method") != now:
         raise UsageError(f"{where}: was made with another {settings.name}, whose module has changed since")
     if not now["code"]:

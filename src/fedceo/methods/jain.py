@@ -11,20 +11,21 @@ releases (the initialisation is one) is a Gaussian mechanism with the noise mult
 if all users take part: mu = sqrt(rounds + 1) / noise_multiplier.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from fedceo.lazy import torch
 
 
 @dataclass(frozen=True)
 class User:
     """One user's records: x (n, d), y (n,)."""
 
-    x: Tensor
-    y: Tensor
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 def alternate(
@@ -36,7 +37,7 @@ def alternate(
     noise_multiplier: float,
     generator: torch.Generator,
     ridge: float = 1e-3,
-) -> Tensor:
+) -> torch.Tensor:
     """The shared representation U, (d, rank), orthonormal.
 
     Args:
@@ -57,7 +58,7 @@ def alternate(
 
 def initial_basis(
     users: Sequence[User], rank: int, clip: float, noise_multiplier: float, generator: torch.Generator
-) -> Tensor:
+) -> torch.Tensor:
     """The largest eigenvectors of the noised sum of moments y_a y_b sym(x_a x_b') over disjoint pairs of records."""
     total = noised_sum([_moments(user).flatten() for user in users], clip, noise_multiplier, generator)
     width = users[0].x.shape[1]
@@ -66,14 +67,16 @@ def initial_basis(
     return vectors[:, values.abs().argsort(descending=True)[:rank]]
 
 
-def fit_user(user: User, basis: Tensor, ridge: float = 1e-3) -> Tensor:
+def fit_user(user: User, basis: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
     """v_i, (k,): ridge regression of y on U'x."""
     features = user.x @ basis
     gram = features.T @ features / len(features) + ridge * torch.eye(basis.shape[1], dtype=basis.dtype)
     return torch.linalg.solve(gram, features.T @ user.y / len(features))
 
 
-def noised_sum(vectors: Sequence[Tensor], clip: float, noise_multiplier: float, generator: torch.Generator) -> Tensor:
+def noised_sum(
+    vectors: Sequence[torch.Tensor], clip: float, noise_multiplier: float, generator: torch.Generator
+) -> torch.Tensor:
     """The sum of vectors of norm at most `clip`, and Gaussian noise; a vector that is not finite counts as zero."""
     total = torch.zeros_like(vectors[0])
     for vector in vectors:
@@ -84,7 +87,7 @@ def noised_sum(vectors: Sequence[Tensor], clip: float, noise_multiplier: float, 
     return total + noise_multiplier * clip * noise
 
 
-def _moments(user: User) -> Tensor:
+def _moments(user: User) -> torch.Tensor:
     half = len(user.y) // 2
     a, b = slice(0, half), slice(half, 2 * half)
     weights = (user.y[a] * user.y[b])[:, None]
@@ -92,7 +95,7 @@ def _moments(user: User) -> Tensor:
     return (product + product.T) / 2
 
 
-def _statistics(user: User, basis: Tensor, ridge: float) -> Tensor:
+def _statistics(user: User, basis: torch.Tensor, ridge: float) -> torch.Tensor:
     """Gram matrix and moment of vec(x v'), from records that v was not fitted to."""
     half = len(user.y) // 2
     vector = fit_user(User(user.x[:half], user.y[:half]), basis, ridge)

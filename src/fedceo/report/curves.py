@@ -119,7 +119,7 @@ def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> di
 
 def without_privacy(groups: Sequence[Group]) -> list[Group]:
     """The finished groups that nothing was noised in."""
-    return [g for g in groups if g.finished and g.experiment.privacy.mechanism == "none" and len(g.accuracies("last"))]
+    return [g for g in groups if g.finished and not g.experiment.mechanism.adds_noise and len(g.accuracies("last"))]
 
 
 @styled

@@ -12,7 +12,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.report.style import Array
 from fedceo.simulation.folder import RunFolder
-from fedceo.simulation.summary import REGIMES, summarise
+from fedceo.simulation.summary import summarise
 
 NOT_COMPARED = ("seed", "note", "evaluation", "checkpoint", "record")
 """What may differ between runs that are averaged."""
@@ -43,7 +43,7 @@ class LoadedRun:
 
     @property
     def regime(self) -> str:
-        return REGIMES[self.experiment.privacy.mechanism]
+        return str(self.experiment.mechanism.regime)
 
     @property
     def state(self) -> str:
@@ -99,7 +99,7 @@ class Group:
         run = self.runs[0]
         if run.result:
             return float(run.result["noise_multiplier"])
-        return 0.0 if run.experiment.privacy.mechanism == "none" else run.experiment.privacy.noise_multiplier
+        return run.experiment.privacy.noise_multiplier if run.experiment.mechanism.adds_noise else 0.0
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:

@@ -15,8 +15,7 @@ from fedceo.data.files import first_line
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.experiment.plugins import is_own
-from fedceo.methods.hosted import Hosted, check_same_method, try_out
-from fedceo.methods.settings import Own
+from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.rounds import Simulation
@@ -54,8 +53,7 @@ def prepare(
         raise UsageError(f"data: {type(data).__name__}, expected a Federation or a Source, as from_arrays makes")
     if not isinstance(model, nn.Module | None) or (model is not None and not parameters_of(model)):
         raise UsageError(f"model: {type(model).__name__}, expected a torch module with parameters")
-    if isinstance(experiment.method, Own):
-        experiment.method.given  # noqa: B018 - a mistake in it is said before data are read
+    experiment.method.prepare()
     if isinstance(data, Federation):
         federation = data
     elif data is not None:
@@ -75,9 +73,8 @@ def prepare(
     simulation = Simulation(experiment, federation, model, name, noise_multiplier)
     if is_foreign:
         _try_out(simulation)
-    if isinstance(simulation.method, Hosted):
-        work = local_work(experiment, 1, noise_multiplier)
-        try_out(simulation.method, simulation.state.weights, work, experiment.cohort.size)
+    work = local_work(experiment.train, 1, simulation.mechanism.local_privacy)
+    simulation.method.try_out(work, experiment.cohort.size)
     _, ended = next_round(simulation, budget_of(simulation))
     if ended is not None:
         raise UsageError(ended)
@@ -87,7 +84,7 @@ def prepare(
 def _try_out(simulation: Simulation) -> None:
     """One local step of one client: a model that is not ours may do in it what no engine can follow."""
     starts = {name: w.unsqueeze(0) for name, w in simulation.state.weights.items()}
-    work = local_work(simulation.experiment, 1, simulation.noise_multiplier)
+    work = local_work(simulation.experiment.train, 1, simulation.mechanism.local_privacy)
     try:
         simulation.trainer.train(starts, [0], 1, replace(work, epochs=1, steps=1))
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedceo.mechanisms.base import Stack
-from fedceo.methods.fedceo import FedCEO
-from fedceo.tensors import fold, select_layers
+from fedceo.mechanisms.uploads import Stack
+from fedceo.tensors import select_layers
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
@@ -74,19 +73,18 @@ def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], upload
         uploads: what the mechanism made of it.
     """
     method, mechanism, clients = simulation.method, simulation.mechanism, uploads.clients
-    noised = mechanism.kind == "distributed"
-    stages: dict[str, Mapping[str, Tensor]] = {"trained": trained} if noised else {}
+    noise = mechanism.upload_noise
+    stages: dict[str, Mapping[str, Tensor]] = {"trained": trained} if noise is not None else {}
     stages["uploaded"] = uploads.weights
     thresholds: dict[str, float] = {}
-    if isinstance(method, FedCEO) and method.smooths(round_):
-        stages["smoothed"] = method.smooth(uploads.weights, round_, len(clients))
-        folded = fold(uploads.weights, method.settings.layers)
-        thresholds = {name: method.threshold(w.shape, len(clients), round_) for name, w in folded.items()}
+    smoothed = method.smoothed(uploads.weights, round_)
+    if smoothed is not None:
+        stages["smoothed"], thresholds = smoothed
     chosen = select_layers(simulation.state.weights, simulation.experiment.record.layers)
     return Recording(
         round=round_,
         clients=clients,
-        noise=mechanism.noise * mechanism.clip * mechanism.step if noised else 0.0,
+        noise=noise or 0.0,
         thresholds=thresholds,
         stacks={stage: {name: w[name] for name in chosen if name in w} for stage, w in stages.items()},
         accuracy={stage: _accuracy(simulation, w, len(clients)) for stage, w in stages.items()},
@@ -97,6 +95,6 @@ def _accuracy(simulation: "Simulation", stack: Mapping[str, Tensor], clients: in
     """(clients, classes)"""
     rows = []
     for k in range(clients):
-        model = simulation.state.weights | {name: w[k] for name, w in stack.items()}
+        model = {**simulation.state.weights, **{name: w[k] for name, w in stack.items()}}
         rows.append([float("nan") if a is None else a for a in simulation.evaluator.per_class(model)])
     return torch.tensor(rows)

@@ -1,4 +1,4 @@
-"""One round after another, free of files and screens.
+"""A federation in training: one round after another, free of files and screens.
 
 simulation = Simulation(experiment, federation, model)
 while simulation.round < experiment.train.rounds:
@@ -6,28 +6,26 @@ while simulation.round < experiment.train.rounds:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.mechanisms.base import Uploads, finite_rows, make_mechanism
-from fedceo.methods import Method, State, make_method
-from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import Contribution, Statistics, visible_uploads
-from fedceo.methods.settings import PPSGD, Centaur, JainAnil, Own
+from fedceo.mechanisms.base import make_mechanism
+from fedceo.mechanisms.uploads import Stack
+from fedceo.methods.base import Method, Smooth, State, make_method
 from fedceo.models import check_model, parameters_of
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.recording import Recording, record_round
+from fedceo.simulation.round import Collected, LocalCohort, plan_round, take_round
 from fedceo.tensors import select_layers
-from fedceo.tensors.weights import Weights, last_layer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
@@ -58,20 +56,14 @@ class Simulation:
             torch.backends.cudnn.allow_tf32 = experiment.train.tf32
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
-        self._check(federation)
-        self.context = context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
-        train = experiment.train
-        self.engine = choose_engine(context, train.engine)
-        self.trainer: Trainer = make_trainer(context, self.engine)
-        self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
+        self._smooth: Smooth | None = None
         self.method = self._method()
-        if self.method.needs_stack and experiment.method.release == "average":
-            raise ValueError(
-                f"method {experiment.method.name}: sees single uploads, so its settings must name a release"
-            )
-        if self.method.needs_stack and experiment.privacy.mechanism == "central":
-            raise UsageError('method.name: needs each client\'s upload, which mechanism "central" does not release')
+        self._check(federation)
+        self.context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
+        self.engine = choose_engine(self.context, experiment.train.engine)
+        self.trainer: Trainer = make_trainer(self.context, self.engine)
+        self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
@@ -80,26 +72,39 @@ class Simulation:
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
 
+    def restore(
+        self,
+        state: State,
+        round_: int,
+        clip: float,
+        ledger: Ledger | None = None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        """Stand where a run stood after a round.
+
+        Args:
+            clip: C, as far as it had moved.
+            ledger: what was spent; entries after the round are left out where a seed repeats them.
+            seconds: where the time went.
+        """
+        self.state, self.round = state.placed_like(self.state.weights), round_
+        self.follow_clip(clip)
+        if ledger is not None:
+            self.ledger = ledger.up_to(round_)
+        self.clock.restore(seconds or {})
+
+    def work_elsewhere(self, trainer: Trainer, smooth: Smooth, about: Callable[[], dict[str, Any]]) -> None:
+        """Let others train and smooth from now on; about: what the summary says of them."""
+        self.trainer, self._smooth, self.workers = trainer, smooth, about
+        self.method = self._method()
+
     def draw(self) -> Entry:
         """Who is in the next round, who reports, and whether anything will be released."""
-        experiment, t = self.experiment, self.round + 1
-        cohort, privacy = experiment.cohort, experiment.privacy
-        clients = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
-        reported = self.schedule.reporting(t, clients, cohort.dropout)
-        cap = privacy.participation_cap or math.inf
-        capped = [client for client in reported if self.ledger.participations[client] >= cap]
-        if privacy.mechanism == "record":  # an upload of noise alone would cover for nobody
-            reported, capped = [client for client in reported if client not in capped], []
-        least = 0 if privacy.mechanism == "central" else privacy.min_reports or 1
-        return Entry(
-            round=t,
-            cohort=tuple(clients),
-            reported=tuple(reported),
-            capped=tuple(capped),
-            noise=self.mechanism.noise,
-            smoothed=self.method.smooths(t),
-            released=len(reported) >= least,
-        )
+        cohort, t = self.experiment.cohort, self.round + 1
+        drawn = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
+        reported = self.schedule.reporting(t, drawn, cohort.dropout)
+        cap = self.experiment.privacy.participation_cap
+        return plan_round(t, drawn, reported, self.mechanism, self.method, self.ledger, cap)
 
     def step(self, entry: Entry | None = None) -> dict[str, Any]:
         """Take the next round; returns its record, with accuracies where the experiment asks for them.
@@ -110,22 +115,25 @@ class Simulation:
         entry = entry or self.draw()
         self.ledger.add(entry)
         record: dict[str, Any] = {"round": t, "cohort": list(entry.cohort), "reports": len(entry.reported)}
-        if entry.released:
-            uploads, losses = self._train(entry)
-            with self.clock.during("server step"):
-                self.state, about = self.method.aggregate(self.state, visible_uploads(self.method, uploads), t)
-            record |= {"nonfinite_updates": uploads.nonfinite, "train_loss": losses} | about
-            if uploads.unclipped is not None:
+        outcome = take_round(self.state, entry, self.method, self.local_cohort(t), self.clock)
+        record |= outcome.record
+        if outcome.collected is not None:
+            self._record(outcome.collected, t)
+            unclipped = outcome.collected.uploads.unclipped
+            if unclipped is not None:
                 record["clip"] = self.clip
-                self.clip = self._followed(uploads.unclipped)
-        else:
-            self.state = self.method.idle(self.state)
-            record |= {"discarded": True, "train_loss": None}
-        self.round = t
+                self.follow_clip(self._followed(unclipped))
+        self.state, self.round = outcome.state, t
         if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
             with self.clock.during("evaluation"):
                 record |= self.measure()
         return record
+
+    def local_cohort(self, t: int) -> LocalCohort:
+        """What trains and privatises the cohort of round t."""
+        by_records = self.experiment.train.weighting == "records"
+        sizes = self.sizes if by_records else None
+        return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
 
     def measure(self) -> dict[str, Any]:
         """Accuracies of the global model as it is, and of the clients' own models where they have any."""
@@ -146,93 +154,26 @@ class Simulation:
         return record | self.evaluator.measure_personal(models, self.experiment.evaluation.personal_clients)
 
     def phases(self, t: int) -> Sequence[Work]:
-        """What a client does in round t, one after another."""
-        return self.method.phases(local_work(self.experiment, t, self.noise_multiplier))
+        """The phases of a client's local training in round t, one after another."""
+        return self.method.phases(local_work(self.experiment.train, t, self.mechanism.local_privacy))
 
-    def _train(self, entry: Entry) -> tuple[Uploads, float | None]:
-        """The privatised uploads of those who report, and the mean loss of those who train."""
-        t, clients = entry.round, entry.reported
-        statistics = self.method.statistics(t)
-        with self.clock.during("training"):
-            sent, mean_loss = self._contributions(entry, statistics)
-        self._keep(sent.personal, entry)
-        capped = [k for k, client in enumerate(clients) if client in entry.capped]
-        if self.experiment.privacy.mechanism == "central":
-            shared = {name: self.state.weights[name] for name in sent.start}
-            if statistics is not None:  # they are sums of their own, not changes of the model
-                shared = {name: torch.zeros_like(w) for name, w in shared.items()}
-            with self.clock.during("privatising"):
-                return self.mechanism.privatise_mean(shared, sent.trained, t, capped), mean_loss
-        with self.clock.during("privatising"):
-            weights = self._weights_of(clients)
-            uploads = self.mechanism.privatise(sent.start, sent.trained, clients, weights, t, capped)
+    def _record(self, collected: Collected, t: int) -> None:
+        """Hand a recording of the round to whoever asked for one; the state is still that of its beginning."""
         every = self.experiment.record.every
-        if self.on_recording is not None and every is not None and t % every == 0 and statistics is None:
+        due = self.on_recording is not None and every is not None and t % every == 0
+        if due and collected.sent is not None and isinstance(collected.uploads, Stack):
             with self.clock.during("recording"):
-                self.on_recording(record_round(self, sent.trained, uploads, t))
-        return uploads, mean_loss
-
-    def _keep(self, personal: Weights, entry: Entry) -> None:
-        """What clients keep at home; who was capped or overflowed keeps what it had."""
-        if not personal:
-            return
-        finite = finite_rows(personal).tolist()
-        for k, client in enumerate(entry.reported):
-            if finite[k] and client not in entry.capped:
-                self.state.personal[client] = {name: w[k].clone() for name, w in personal.items()}
-
-    def _contributions(self, entry: Entry, statistics: Statistics | None) -> tuple[Contribution, float | None]:
-        """What those who report would send if nobody clipped or noised it, and the mean loss of those who train."""
-        if statistics is not None:
-            return self._measured(entry, statistics), None
-        mean_loss = None
-        passes: list[Weights] = [self.method.starts(self.state, entry.reported, entry.round)]
-        for work in self.phases(entry.round):
-            trained, mean_loss = self._phase(passes[-1], entry, work)
-            passes.append(trained)
-        return self.method.contribution(self.state, entry.reported, passes), mean_loss
-
-    def _measured(self, entry: Entry, statistics: Statistics) -> Contribution:
-        """Statistics in the place of updates; those at their cap send those of no records."""
-
-        def of(places: Tensor) -> dict[str, Tensor]:
-            return statistics(self.state, *self.context.records(places.to(self.device)))
-
-        none = of(torch.empty(0, dtype=torch.int64))  # says what there is to send, though nobody may be in
-        found = [of(self.federation.train[client]) if client in entry.own else none for client in entry.reported]
-        sent = {name: torch.stack([zeros, *(each[name] for each in found)])[1:] for name, zeros in none.items()}
-        return Contribution({name: torch.zeros_like(s) for name, s in sent.items()}, sent)
-
-    def _phase(self, starts: Weights, entry: Entry, work: Work) -> tuple[Weights, float | None]:
-        """One phase of those who send something of their own; the others stay where they are."""
-        if not entry.own:
-            return starts, None
-        if not entry.capped:
-            found = self.trainer.train(starts, entry.own, entry.round, work)
-            weights: Weights = found.weights
-        else:
-            own = set(entry.own)
-            rows = torch.tensor([k for k, client in enumerate(entry.reported) if client in own], device=self.device)
-            found = self.trainer.train({n: w[rows] for n, w in starts.items()}, entry.own, entry.round, work)
-            weights = {name: w.clone().index_copy_(0, rows, found.weights[name]) for name, w in starts.items()}
-        loss = float(found.losses.mean())
-        return weights, loss if math.isfinite(loss) else None
-
-    def _weights_of(self, clients: Sequence[int]) -> Tensor:
-        by_records = self.experiment.train.weighting == "records"
-        return self.sizes[list(clients)].double() if by_records else torch.ones(len(clients), dtype=torch.float64)
+                self.on_recording(record_round(self, collected.sent.trained, collected.uploads, t))  # type: ignore[misc]
 
     @property
     def clip(self) -> float:
         """C, which moves where clipping is adaptive."""
         return self.mechanism.clip
 
-    @clip.setter
-    def clip(self, value: float) -> None:
-        self.mechanism = replace(self.mechanism, clip=value)
-        before, self.method = self.method, self._method()  # radii and thresholds follow; its memory is in the state
-        if isinstance(before, FedCEO) and isinstance(self.method, FedCEO):
-            self.method.truncate = before.truncate
+    def follow_clip(self, clip: float) -> None:
+        """Clip at another C from now on; the method's radii and thresholds follow, its memory is in the state."""
+        self.mechanism = replace(self.mechanism, clip=clip)
+        self.method = self._method()
 
     def _followed(self, unclipped: float) -> float:
         """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
@@ -240,12 +181,11 @@ class Simulation:
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 
     def _method(self) -> Method:
-        mechanism = self.mechanism
-        return make_method(self.experiment, parameters_of(self.model), mechanism.clip, mechanism.upload_noise)
+        return make_method(self.experiment, parameters_of(self.model), self.mechanism, self._smooth)
 
     def _check(self, federation: Federation) -> None:
-        tokens = torch.int64 if federation.x.dtype == torch.int32 else None
-        check_model(self.model, federation.shape, federation.classes, tokens)
+        takes_tokens = federation.x.dtype == torch.int32
+        check_model(self.model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
         if self.experiment.cohort.size > federation.clients:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
@@ -254,27 +194,17 @@ class Simulation:
             raise UsageError(f"data: client {int(federation.sizes.argmin())} has no records to train on")
         if len(federation.test_y) == 0:
             raise UsageError("data: there are no test records")
-        method = self.experiment.method
-        weights = parameters_of(self.model)
-        if method.keeps_heads and len(last_layer(weights)) == len(weights):
-            raise UsageError(
-                f"method.name: {method.name} shares the layers before the last, and the model has only one"
+        if self.method.needs_stack and self.experiment.method.release == "average":
+            raise ValueError(
+                f"method {self.experiment.method.name}: sees single uploads, so its settings must name a release"
             )
-        if isinstance(method, PPSGD | Centaur | JainAnil):
-            head = last_layer(weights)[0]
-            if len(weights[head]) != federation.classes:
-                raise UsageError(
-                    f"method.name: {method.name} keeps the last layer at home, and the last that the model registers, "
-                    f"{head}, does not give the {federation.classes} logits; define that layer last"
-                )
-        if isinstance(method, Centaur) and method.initialisation == "power":
-            if self.experiment.privacy.mechanism == "record":
-                raise UsageError('method.initialisation: "power" sends statistics that record privacy does not cover')
-            first = next(iter(weights.values()))
-            if first.ndim != 2 or federation.x.dtype == torch.int32:
-                raise UsageError('method.initialisation: "power" needs a model whose first layer is linear')
-        for name, section in (("method", method), ("record", self.experiment.record)):
-            try:
-                select_layers(weights, "all" if isinstance(section, Own) else getattr(section, "layers", "all"))
-            except ValueError as error:
-                raise UsageError(f"{name}.layers: {error}") from None
+        if self.method.needs_stack and not self.mechanism.shows_uploads:
+            raise UsageError(
+                f'method.name: needs each client\'s upload, which mechanism "{self.experiment.privacy.mechanism}" '
+                "does not release"
+            )
+        self.method.check(federation.classes, takes_tokens)
+        try:
+            select_layers(parameters_of(self.model), self.experiment.record.layers)
+        except ValueError as error:
+            raise UsageError(f"record.layers: {error}") from None

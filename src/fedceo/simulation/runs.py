@@ -20,8 +20,7 @@ from fedceo.accounting.ledger import Ledger
 from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
-from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.hosted import about_own, check_same_method
+from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.models.named import check_unchanged
 from fedceo.simulation.folder import RunFolder, read_tensors
@@ -124,11 +123,7 @@ def resume(
                 f"{folder.path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
             )
         history, seconds = folder.rewind(about["round"]), about["seconds"]
-        simulation.state = state.placed_like(simulation.state.weights)
-        simulation.round = about["round"]
-        simulation.ledger = ledger.up_to(simulation.round)
-        simulation.clip = about["clip"]
-        simulation.clock.restore(about["seconds_by_part"])
+        simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"])
         with _on(workers, simulation):
             return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
@@ -167,9 +162,7 @@ def _on(workers: "Workers | None", simulation: Simulation) -> Iterator[None]:
     from fedceo.scale.remote import on_workers
 
     with on_workers(workers, simulation.context, simulation.engine) as remote:
-        simulation.trainer, simulation.workers = remote.trainer, remote.about
-        if isinstance(simulation.method, FedCEO):
-            simulation.method.truncate = remote.smooth
+        simulation.work_elsewhere(remote.trainer, remote.smooth, remote.about)
         yield
 
 
@@ -236,5 +229,5 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
         "identity": identity(simulation),
         **own_model_of(simulation),
-        **about_own(simulation.experiment.method),
+        **simulation.experiment.method.identity(),
     }

@@ -12,16 +12,8 @@ from fedceo.accounting.ledger import Ledger
 from fedceo.data import Federation
 from fedceo.experiment.file import Experiment
 from fedceo.experiment.plugins import is_own
-from fedceo.methods.hosted import about_own
 from fedceo.models.named import own_answers
 from fedceo.simulation.spending import spent_rows
-
-REGIMES = {
-    "none": "no privacy",
-    "distributed": "user-level, distributed noise",
-    "central": "user-level, central noise",
-    "record": "record-level DP-SGD",
-}
 
 
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -60,7 +52,7 @@ def global_model_caveat(experiment: Experiment) -> str | None:
     if not experiment.method.keeps_heads:
         return None
     words = "the shared layers under the mean of all clients' last layers, a model that nobody has"
-    of_users = experiment.privacy.mechanism in ("distributed", "central")
+    of_users = experiment.mechanism.is_user_level
     return words + (", and that no epsilon covers: last layers are never noised" if of_users else "")
 
 
@@ -109,8 +101,8 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "test_digest": data.test_digest,
         "model": simulation.model_name,
         **own_model_of(simulation),
-        **about_own(experiment.method),
-        "regime": REGIMES[experiment.privacy.mechanism],
+        **experiment.method.identity(),
+        "regime": experiment.mechanism.regime,
         "noise_multiplier": simulation.noise_multiplier,
         "seed": experiment.seed,
         "rounds": simulation.round,

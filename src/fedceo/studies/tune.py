@@ -16,19 +16,14 @@ from fedceo.data import build_federation
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment, put, to_toml
 from fedceo.experiment.sections import Data
-from fedceo.methods.settings import PPSGD, BlurLus, DPFedLS, DPFedSAM, FedCEO, FedProx, JainAnil
 from fedceo.simulation.folder import RunFolder, write_whole
 from fedceo.simulation.spending import with_solved_noise
 from fedceo.studies.cells import Cell, combinations
 from fedceo.studies.sweep import OnCell, run_cell, sweep
 
-Space = dict[str, list[Any]]
 OnTrial = Callable[[int, dict[str, Any], float], None]
 Cells = dict[tuple[str, int], Cell]
 """Cells by the experiment's name and the number of the setting in the grid."""
-
-RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
-SERVER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0]
 
 
 def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | None = None) -> Experiment:
@@ -45,7 +40,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
     _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    known = search_space(experiment)
+    known = experiment.method.search_space(experiment)
     own = {name: _value(experiment, name) for name in known}
     space = {name: [*dict.fromkeys([own[name], *values])] for name, values in known.items()}
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
@@ -192,46 +187,6 @@ def _written(experiment: Experiment, note: str, out: Path) -> Experiment:
     tuned = experiment.model_copy(update={"note": note})
     write_whole(out / "tuned.toml", to_toml(tuned).encode())
     return tuned
-
-
-def search_space(experiment: Experiment) -> Space:
-    """What is searched for the experiment's method: its learning rate, and what is its own."""
-    method, sigma = experiment.method, experiment.privacy.noise_multiplier or 1.5
-    space: Space = {"train.learning_rate": RATES}
-    if method.steps_at_server:
-        space = {"train.server_learning_rate": SERVER_RATES}
-    if isinstance(method, JainAnil):  # its last layers are fitted by local steps
-        space |= {"train.learning_rate": RATES}
-    match method:
-        case FedCEO(threshold="noise"):
-            space |= {
-                "method.kappa": [0.1, 0.3, 0.5, 1.0],
-                "method.interval": _that_smooth([10, 15, 20, 30], experiment),
-            }
-        case FedCEO():
-            strengths: dict[float, list[Any]] = {1.0: [55 + 5 * k for k in range(10)], 1.5: [0.1, 0.3, 1.0, 3.0, 10.0]}
-            near = min((1.0, 1.5, 2.0), key=lambda known: abs(known - sigma))
-            space |= {
-                "method.strength": strengths.get(near, [0.01, 0.03, 0.1, 0.3, 1.0]),
-                "method.ratio": [1 + k / 100 for k in range(1, 11)] if method.ratio > 1 else [1.0],
-                "method.interval": _that_smooth([10, 15, 20, 25, 30], experiment),
-            }
-        case FedProx():
-            space |= {"method.mu": [0.001, 0.01, 0.1, 0.5, 1.0]}
-        case BlurLus():
-            space |= {"method.strength": [0.01, 0.1, 0.5, 1.0], "method.sparsity": [0.0, 0.3, 0.5, 0.7, 0.9]}
-        case PPSGD(form="gradient"):
-            space |= {"method.alpha": [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]}
-        case DPFedSAM():
-            space |= {"method.radius": [0.01, 0.05, 0.1, 0.5]}
-        case DPFedLS():
-            space |= {"method.coefficient": [0.1, 0.5, 1.0, 2.0]}
-    return space
-
-
-def _that_smooth(intervals: list[Any], experiment: Experiment) -> list[Any]:
-    """Those after which there is a smoothing at all."""
-    return [each for each in intervals if each <= experiment.train.rounds]
 
 
 def _value(experiment: Experiment, name: str) -> Any:

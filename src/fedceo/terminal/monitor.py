@@ -32,7 +32,7 @@ class Meter:
 
     def begin(self, simulation: "Simulation") -> None:
         """Watch this simulation from now on."""
-        self._asked = simulation if simulation.experiment.privacy.mechanism != "none" else None
+        self._asked = simulation if simulation.mechanism.adds_noise else None
         self._start = self._clock()
 
     def read(self, record: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
-from fedceo.experiment.file import Experiment
+from fedceo.experiment.sections import Train
 from fedceo.tensors.weights import Weights
 
 ALL_RECORDS = 2**62
@@ -71,15 +71,18 @@ class Work:
         """Whether a step is w -= eta * gradient and nothing else."""
         return self.is_plain and not (self.momentum or self.proximal or self.record)
 
+    def one_gradient(self, of_all: bool = False) -> "Work":
+        """One step of rate 1, whose update is minus the gradient of one batch, or of all records."""
+        size = ALL_RECORDS if of_all else self.batch_size
+        return replace(self, epochs=1, steps=1, batch_size=size, learning_rate=1.0, momentum=0.0)
+
     def moment(self, round_: int) -> int:
         """The number under which the Schedule keeps this part of the round."""
         return round_ + (self.phase << 32)
 
 
-def local_work(experiment: Experiment, t: int, noise_multiplier: float) -> Work:
-    """Local training in round t as the experiment says, before the method has its say."""
-    train, privacy = experiment.train, experiment.privacy
-    record = RecordPrivacy(privacy.clip, noise_multiplier) if privacy.mechanism == "record" else None
+def local_work(train: Train, t: int, record: RecordPrivacy | None = None) -> Work:
+    """Local training in round t as the experiment says, before the method has its say; record: the mechanism's."""
     rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
     return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
 

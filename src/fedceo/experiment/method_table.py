@@ -1,0 +1,136 @@
+"""The [method] table: what all methods' settings have in common, and how the table of any method is read.
+
+The settings of a method live beside its behaviour in `methods/`. They also answer what other rooms must know of the
+method before it runs: what leaves the server, how many private steps a participation takes under record-level privacy,
+what the method cannot be combined with, what `fedceo tune` searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+from pydantic_core import PydanticCustomError
+
+from fedceo.experiment.plugins import is_own
+from fedceo.experiment.registry import METHODS
+from fedceo.experiment.sections import Section, first_mistake, one_line
+
+if TYPE_CHECKING:
+    from fedceo.experiment.file import Experiment
+
+OWN = "module:Class"
+"""The name under which methods of users are registered, all together."""
+RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
+SERVER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0]
+METHOD_MISTAKE = "method_mistake"
+"""The type of the error that a mistake in the [method] table raises; its message is the whole line."""
+
+
+class MethodSettings(Section):
+    """Settings of a method; those of a method of your own are a class made from this one."""
+
+    if TYPE_CHECKING:
+        name: str  # a field of every method's settings, and of none of a user's own: there the file's name stands
+
+    def check(self, experiment: Experiment) -> None:
+        """Raises ValueError, in one line, where the method does not fit the rest of the experiment."""
+
+    def prepare(self) -> None:
+        """Says what is wrong with code of the user's own before any data are read; the library's has nothing to say."""
+
+    def identity(self) -> dict[str, Any]:
+        """Tells a run's method from a later one of the same name; empty for the library's own."""
+        return {}
+
+    def record_steps(self, batches: int, epochs: int) -> int:
+        """Private steps of one participation under record-level privacy; batches: of one epoch.
+
+        Every phase of local training is private there, the personal ones too: an update computed with a part that was
+        fitted to the records without noise would leak them, however much noise the update itself carries.
+        """
+        return batches * epochs
+
+    def record_batches(self, batches: int) -> int:
+        """One over the rate at which a record is drawn in such a step."""
+        return batches
+
+    def server_step(self, rate: float) -> float:
+        """The factor of updates and noise alike; rate: train.server_learning_rate."""
+        return rate
+
+    @property
+    def steps_at_server(self) -> bool:
+        """Whether clients send one gradient of the shared part, so that train.server_learning_rate is its step."""
+        return False
+
+    @property
+    def release(self) -> str:
+        """What leaves the server, as the accountant knows it: anything but "average" comes from single uploads."""
+        return "average"
+
+    @property
+    def release_interval(self) -> int | None:
+        """Rounds between releases of personal models, where some are released and not in every round."""
+        return None
+
+    @property
+    def keeps_heads(self) -> bool:
+        """Whether the last layer is each client's own, so that nobody has a whole global model."""
+        return False
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether a part of the model stays with each client, so that uploads are not whole models."""
+        return False
+
+    @property
+    def refused_on_nodes(self) -> str | None:
+        """Why a federation of machines cannot host the method, or None."""
+        if not self.keeps_parts:
+            return None
+        return (
+            "keeps a part of the model on each client, and a node that restarts forgets its part; expected a method "
+            "that needs nothing but uploads"
+        )
+
+    @property
+    def refused_by_audit(self) -> str | None:
+        """Why an audit cannot look at the method with these settings, or None."""
+        return None
+
+    def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
+        """What `fedceo tune` searches, "section.field" -> values: the learning rate, and what a method adds to it."""
+        return {"train.server_learning_rate": SERVER_RATES} if self.steps_at_server else {"train.learning_rate": RATES}
+
+
+def settings_of(name: str) -> type[MethodSettings]:
+    """The class of a method's settings; KeyError for a name that is not registered."""
+    kind: type[MethodSettings] = METHODS[OWN if is_own(name) else name].Settings
+    return kind
+
+
+def _read(table: Any) -> Any:
+    """The settings that a [method] table means; a mistake in it is raised as one whole line."""
+    if isinstance(table, MethodSettings):
+        return table
+    if not isinstance(table, Mapping):
+        raise PydanticCustomError(METHOD_MISTAKE, "method: expected a table, got {given}", {"given": repr(table)})
+    name = table.get("name")
+    if name is None:
+        raise PydanticCustomError(METHOD_MISTAKE, "method.name: missing")
+    try:
+        kind = settings_of(name)
+    except (KeyError, TypeError):
+        known = ", ".join(each for each in METHODS if each != OWN)
+        line = f"method.name: unknown method {name!r}, expected one of {known}, or {OWN}"
+        raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        line = one_line(first_mistake(error), lambda _: kind.model_fields, within=("method",))
+        raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
+
+
+AnyMethodSettings = Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_read)]
