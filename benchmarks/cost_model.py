@@ -35,7 +35,8 @@ from tensors import make_input, median_threshold
 from torch import Tensor, nn
 
 from fedceo.experiment.file import parse_experiment
-from fedceo.mechanisms.base import Mechanism
+from fedceo.mechanisms.base import MECHANISMS
+from fedceo.mechanisms.uploads import Contribution, Senders
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import fold, truncated_tsvd
@@ -134,11 +135,11 @@ def measure_training(units: int, cohort: int, batch: int, steps: int) -> tuple[T
 
 
 def measure_uploads(kind: str, cohort: int, parameters: int) -> tuple[Terms, float]:
-    mechanism = Mechanism(kind, 1.0, 1.0, cohort, float(cohort), 1.0, Schedule(0))
+    mechanism = MECHANISMS[kind](1.0, 1.0, Schedule(0), min_reports=cohort, divisor=float(cohort))
     starts = {"w": torch.zeros(parameters).expand(cohort, -1)}
     trained = {"w": torch.randn(cohort, parameters)}
-    sizes = torch.ones(cohort, dtype=torch.float64)
-    seconds = core_seconds(lambda: mechanism.privatise(starts, trained, range(cohort), sizes, 1).mean())
+    senders = Senders(1, tuple(range(cohort)), torch.ones(cohort, dtype=torch.float64))
+    seconds = core_seconds(lambda: mechanism.privatise(Contribution(starts, trained), senders, {}).mean())
     return upload_terms(cohort, parameters), seconds
 
 

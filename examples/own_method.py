@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 import fedceo
-from fedceo.methods import OwnMethod, Settings, Uploads
+from fedceo.methods import MethodSettings, OwnMethod, Uploads
 from fedceo.training.work import Work
 
 
 class SlowDown(OwnMethod):
     """Momentum at the server and a pull at home. It never sees single uploads, so the rows of averages hold."""
 
-    class Settings(Settings):
+    class Settings(MethodSettings):
         beta: float = 0.5
         pull: float = 0.01
 

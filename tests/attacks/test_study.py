@@ -15,7 +15,7 @@ from fedceo.attacks.control import control_fails
 from fedceo.attacks.threat_models import check_holds, held_updates, make_sender
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
-from fedceo.mechanisms.base import norms_of
+from fedceo.mechanisms.clipping import norms_of
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 

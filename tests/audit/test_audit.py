@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedceo.audit.canaries import Canaries, Samples, mu_from_errors, rate_upper, sure_bound
 from fedceo.audit.report import Report, audit
 from fedceo.errors import UsageError
-from fedceo.experiment.file import METHOD_NAMES, parse_experiment
+from fedceo.experiment.file import parse_experiment
+from fedceo.experiment.method_table import known_methods
 from fedceo.simulation.rounds import Simulation
 from fedceo.training import loop
 from fedceo.training.batched.chain import Chain
@@ -322,7 +323,7 @@ def test_every_way_of_clipping_keeps_its_word(clipping: str, mechanism: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", known_methods())
 def test_every_method_keeps_its_word(name: str) -> None:
     """Canaries go through what the method sends, personal parts apart."""
     made = simulation(method={"name": name})

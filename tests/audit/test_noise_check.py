@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedceo.audit.noise_check import Finding, check_mechanism, check_noise
-from fedceo.mechanisms.base import Mechanism
+from fedceo.mechanisms.base import MECHANISMS, Mechanism
 from fedceo.training.schedule import Schedule
 from tests.support.faults import FAULTS, SUBTLE_FAULTS, Fault
 
@@ -15,13 +15,15 @@ K, CLIP, SIGMA = 10, 0.5, 1.5
 
 
 def mechanism(kind: str = "distributed", randomness: str = "seeded", seed: int = 0) -> Mechanism:
-    return Mechanism(kind, CLIP, SIGMA, K, float(K), 0.7, Schedule(seed, randomness))
+    schedule = Schedule(seed, randomness)
+    made: Mechanism = MECHANISMS[kind](CLIP, SIGMA, schedule, min_reports=K, divisor=float(K), step=0.7)
+    return made
 
 
 def check(made: Mechanism, entries: int = 4000, seed: int = 0) -> list[Finding]:
     rng = torch.Generator().manual_seed(1)
     weights = {"a": 0.1 * torch.randn(entries // 8, 7, generator=rng), "b": torch.randn(entries // 8, generator=rng)}
-    std = SIGMA * CLIP / (1 if made.kind == "central" else K) ** 0.5
+    std = SIGMA * CLIP / (K if made.shows_uploads else 1) ** 0.5
     return check_mechanism(made, weights, K, clip=CLIP, std=std, rng=np.random.default_rng(seed))
 
 
@@ -99,6 +101,6 @@ def test_the_noise_of_adaptive_clippings_count_is_checked(
     made = replace(
         mechanism(kind), clipping="adaptive", count_noise=2.0, min_reports=5, noise_multiplier=SIGMA / 2**0.5
     )
-    ours = Mechanism._count_noise
-    monkeypatch.setattr(Mechanism, "_count_noise", lambda self, *args: factor * ours(self, *args))
+    ours = Mechanism.drawn_count_noise
+    monkeypatch.setattr(Mechanism, "drawn_count_noise", lambda self, *args: factor * ours(self, *args))
     assert failed(check(made if kind == "distributed" else replace(made, noise_multiplier=SIGMA))) == found

@@ -10,11 +10,13 @@ import torch
 import fedceo
 from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.errors import UsageError
-from fedceo.mechanisms.base import noise_beside_count
+from fedceo.mechanisms.clipping import noise_beside_count
+from fedceo.mechanisms.uploads import Contribution, Senders
 from fedceo.methods.fedceo import FedCEO
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from tests.mechanisms.test_mechanisms import K, cohort, mechanism
+from tests.mechanisms.test_mechanisms import privatised as privatised_by
 from tests.support.small_runs import changed
 
 TINY = {"w": torch.zeros(K, 1)}
@@ -32,7 +34,7 @@ def updates(scale: float) -> dict[str, torch.Tensor]:
 
 def privatised(scale: float, **fields: Any) -> tuple[dict[str, torch.Tensor], Any]:
     trained = {name: w + updates(scale)[name] for name, w in starts().items()}
-    made = mechanism(noise_multiplier=0.0, step=1.0, **fields).privatise(starts(), trained, range(K), torch.ones(K), 1)
+    made = privatised_by(mechanism(noise_multiplier=0.0, step=1.0, **fields), starts(), trained)
     return {name: w - starts()[name] for name, w in made.weights.items()}, made
 
 
@@ -56,7 +58,8 @@ def test_the_count_is_noised_by_the_server_too() -> None:
     one = {name: w[:1] for name, w in starts().items()}
     start = {name: w[0] for name, w in starts().items()}
     server = mechanism(kind="central", clipping="adaptive", count_noise=2.0)
-    made = [server.privatise_mean(start, one, t).unclipped for t in range(1, 2001)]
+    sizes = torch.ones(1)
+    made = [server.privatise(Contribution(one, one), Senders(t, (0,), sizes), start).unclipped for t in range(1, 2001)]
     found = torch.tensor(made, dtype=torch.float64)
     assert float(found.mean()) == pytest.approx(0.5 + 0.5 / K, abs=0.03)
     assert float(found.std()) == pytest.approx(2.0 / K, rel=0.06)
@@ -64,16 +67,13 @@ def test_the_count_is_noised_by_the_server_too() -> None:
 
 def test_shares_of_the_counts_noise_are_sized_for_min_reports() -> None:
     shares = mechanism(clipping="adaptive", count_noise=2.0, min_reports=2)
-    made = [shares.privatise(TINY, TINY, range(K), torch.ones(K), t).unclipped for t in range(1, 2001)]
+    made = [privatised_by(shares, TINY, TINY, t).unclipped for t in range(1, 2001)]
     found = torch.tensor(made, dtype=torch.float64)
     assert float(found.std()) == pytest.approx(2.0 * math.sqrt(K / 2) / K, rel=0.06)
 
 
 def test_the_count_is_noised() -> None:
-    made = [
-        mechanism(clipping="adaptive", count_noise=2.0).privatise(TINY, TINY, range(K), torch.ones(K), t)
-        for t in range(1, 2001)
-    ]
+    made = [privatised_by(mechanism(clipping="adaptive", count_noise=2.0), TINY, TINY, t) for t in range(1, 2001)]
     found = torch.tensor([each.unclipped for each in made], dtype=torch.float64)
     assert float(found.mean()) == pytest.approx(1.0, abs=0.02)
     assert float(found.std()) == pytest.approx(2.0 / K, rel=0.06)

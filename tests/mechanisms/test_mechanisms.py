@@ -1,22 +1,32 @@
 """Clipping and noise: the bound, the size and independence of the noise, and what happens to NaN."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from fedceo.mechanisms.base import Mechanism, clip_updates, zero_nonfinite
+from fedceo.mechanisms.base import MECHANISMS, Mechanism
+from fedceo.mechanisms.clipping import clip_updates, zero_nonfinite
+from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
 from fedceo.training.schedule import Schedule
 
 K, SIZE = 10, 20_000
 
 
-def mechanism(**changes: object) -> Mechanism:
+def mechanism(kind: str = "distributed", **changes: object) -> Mechanism:
     settings: dict[str, object] = {
-        "kind": "distributed", "clip": 2.0, "noise_multiplier": 1.5, "min_reports": K, "divisor": float(K),
+        "clip": 2.0, "noise_multiplier": 1.5, "min_reports": K, "divisor": float(K),
         "step": 0.5, "schedule": Schedule(0),
     }  # fmt: skip
-    return Mechanism(**(settings | changes))  # type: ignore[arg-type]
+    made: Mechanism = MECHANISMS[kind](**(settings | changes))
+    return made
+
+
+def privatised(made: Mechanism, starts: dict[str, Tensor], trained: dict[str, Tensor], round_: int = 1) -> Uploads:
+    origin = {name: w[0] for name, w in starts.items()}
+    return made.privatise(Contribution(starts, trained), Senders(round_, tuple(range(K)), torch.ones(K)), origin)
 
 
 def cohort(scale: float = 1.0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -25,14 +35,14 @@ def cohort(scale: float = 1.0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return starts, {name: w + scale * torch.randn_like(w) for name, w in starts.items()}
 
 
-def flat(weights: dict[str, Tensor]) -> Tensor:
+def flat(weights: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([w.flatten(1) for w in weights.values()], 1).double()
 
 
 def residuals(made: Mechanism, round_: int, scale: float = 1.0) -> Tensor:
     """(upload - start) / step - clip(update): what must be pure noise, (K, SIZE)."""
     starts, trained = cohort(scale)
-    uploads = made.privatise(starts, trained, range(K), torch.ones(K), round_)
+    uploads = privatised(made, starts, trained, round_)
     updates = flat({name: trained[name] - starts[name] for name in starts})
     clipped = updates * (made.clip / updates.norm(dim=1, keepdim=True)).clamp_max(1.0)
     return (flat(uploads.weights) - flat(starts)) / made.step - clipped
@@ -56,7 +66,7 @@ def test_central_noise_is_added_once_to_the_sum() -> None:
     made = mechanism(kind="central", divisor=7.0)
     starts, trained = cohort()
     start = {name: w[0] for name, w in starts.items()}
-    mean = made.privatise_mean(start, trained, 1)
+    mean = privatised(made, starts, trained)
     updates = {name: trained[name] - start[name] for name in start}
     total = sum(flat(clip_updates(updates, 2.0)))
     noise = (flat({n: w[None] for n, w in mean.weights.items()}) - flat({n: w[None] for n, w in start.items()}))[0]
@@ -77,7 +87,7 @@ def test_clipping_is_over_all_tensors_together() -> None:
 def test_a_nonfinite_update_becomes_zero_and_is_still_noised(bad: float, kind: str) -> None:
     starts, trained = cohort()
     trained["b"][3, 0, 0] = bad
-    uploads = mechanism(kind=kind).privatise(starts, trained, range(K), torch.ones(K), 1)
+    uploads = privatised(mechanism(kind), starts, trained)
     assert uploads.nonfinite == 1
     assert all(bool(torch.isfinite(w).all()) for w in uploads.weights.values())
     moved = float((uploads.weights["a"][3] - starts["a"][3]).norm())

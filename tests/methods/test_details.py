@@ -1,18 +1,19 @@
 """Small things that methods must get right beside their oracles."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
-from fedceo.methods import settings as method_settings
-from fedceo.methods.fedavg import Server
-from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import State
+from fedceo.methods.base import State
+from fedceo.methods.fedceo import FedCEO, FedCEOSettings
+from fedceo.methods.server import Server
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.preparing import prepare as prepare_experiment
 from fedceo.simulation.rounds import Simulation
@@ -66,7 +67,7 @@ def test_heads_are_added_up_in_one_order() -> None:
 @pytest.mark.parametrize("schedule, half", [("constant", 1.0), ("linear", 0.505), ("cosine", 0.505)])
 def test_the_rate_of_clients_follows_its_schedule(schedule: str, half: float) -> None:
     experiment = parse_experiment(changed(train={"rounds": 11, "learning_rate": 0.2, "schedule": schedule}))
-    rates = [local_work(experiment, t, 0.5).learning_rate for t in (1, 6, 11)]
+    rates = [local_work(experiment.train, t).learning_rate for t in (1, 6, 11)]
     assert rates == pytest.approx([0.2, 0.2 * half, 0.2 if schedule == "constant" else 0.002])
     ends = [fedceo.run(changed(train={"rounds": 3, "schedule": name})).weights for name in (schedule, "constant")]
     assert all(torch.equal(ends[0][name], w) for name, w in ends[1].items()) == (schedule == "constant")
@@ -92,7 +93,8 @@ def test_adam_knows_how_many_updates_it_has_seen() -> None:
     """Of equal updates the corrected moments are the update itself in every round, so that every move is one."""
     server, state = Server("adam", 1.0), State({"w": torch.zeros(3, dtype=torch.float64)})
     for t in range(1, 6):
-        state = server.apply(state, {"w": state.weights["w"] + 0.25})
+        weights, moments = server.apply(state.weights, {"w": state.weights["w"] + 0.25}, state.server)
+        state = State(weights, server=moments)
         assert torch.allclose(state.weights["w"], torch.full((3,), float(t), dtype=torch.float64), rtol=0.03)
 
 
@@ -111,17 +113,25 @@ def test_an_optimiser_of_the_server_keeps_the_shared_step_of_ppsgd() -> None:
 
 def test_who_smooths_stays_when_the_clip_moves() -> None:
     simulation = prepare(changed(privacy={"clipping": "adaptive"}))
-    assert isinstance(simulation.method, FedCEO)
-    simulation.method.truncate = elsewhere = lambda tensors, thresholds: list(tensors)
-    simulation.clip = 0.5
-    assert isinstance(simulation.method, FedCEO) and simulation.method.truncate is elsewhere
+    trainer = simulation.trainer
+    asked: list[int] = []
+
+    def elsewhere(tensors: Sequence[Tensor], thresholds: Sequence[float]) -> list[Tensor]:
+        asked.append(len(tensors))
+        return list(tensors)
+
+    simulation.work_elsewhere(trainer, elsewhere, dict)
+    simulation.follow_clip(0.5)
+    for _ in range(4):
+        simulation.step()
+    assert simulation.method.setup.clip != 1.0 and len(asked) == 1, "the fourth round smooths"
 
 
 def test_batches_of_all_records_need_room_for_the_largest_client_only() -> None:
     simulation = prepare(changed(train={"engine": "batched"}))
     trainer = simulation.trainer
     assert isinstance(trainer, BatchedTrainer)
-    work = local_work(simulation.experiment, 1, 0.5)
+    work = local_work(simulation.experiment.train, 1)
     largest = int(simulation.federation.sizes.max())
     full, same = (trainer._clients_at_once(replace(work, batch_size=size)) for size in (ALL_RECORDS, largest))
     assert full == same > 1
@@ -129,7 +139,7 @@ def test_batches_of_all_records_need_room_for_the_largest_client_only() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_smooths_what_a_cpu_smooths_its_small_layers_among_them() -> None:
-    method = FedCEO(method_settings.FedCEO(strength=0.6))
+    method = FedCEO(FedCEOSettings(strength=0.6))
     model = parameters_of(build_model("lenet5", (3, 32, 32), 10, 0))
     noisy = {name: w + 0.03 * torch.randn(5, *w.shape) for name, w in model.items()}
     smoothed = method.smooth({name: w.cuda() for name, w in noisy.items()}, 10, 5)

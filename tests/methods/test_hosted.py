@@ -147,7 +147,7 @@ REFUSED = {
     "NotAMethod": ("is NotAMethod, expected a class made from fedceo.methods.OwnMethod", {}),
     "Half": ("is Half, expected a class made from fedceo.methods.OwnMethod", {}),
     "a_number": ("is int, expected a class", {}),
-    "Wrong": ("are no class made from fedceo.methods.Settings", {}),
+    "Wrong": ("are no class made from fedceo.methods.MethodSettings", {}),
     "Named": ("or have a field called name", {}),
     "Valid": ("method.size: too, got 6", {"size": 6}),
     "Valid ": ("failed with KeyError: 'odd' (", {"size": 2}),

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fedceo.errors import UsageError
 from fedceo.experiment import file as config
-from fedceo.mechanisms.base import Mean, Stack
-from fedceo.methods import settings as method_settings
-from fedceo.methods.fedavg import FedAvg, Server
-from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.method import State
+from fedceo.mechanisms.uploads import Mean, Stack
+from fedceo.methods.base import Setup, State
+from fedceo.methods.fedavg import FedAvg
+from fedceo.methods.fedceo import FedCEO, FedCEOSettings
+from fedceo.methods.server import Server
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
@@ -97,7 +97,7 @@ def above_every_other_frequency(uploads: Stack) -> float:
 def test_above_every_other_frequency_all_clients_get_the_same() -> None:
     uploads = stacked()
     threshold = above_every_other_frequency(uploads)
-    method = FedCEO(method_settings.FedCEO(strength=1 / (2 * threshold), ratio=1.0, interval=1))
+    method = FedCEO(FedCEOSettings(strength=1 / (2 * threshold), ratio=1.0, interval=1))
     state, about = method.aggregate(State({}), uploads, 1)
     assert about["threshold"] == pytest.approx(threshold)
     starts = method.starts(state, [10, 12, 14, 99], 2)
@@ -110,18 +110,16 @@ def test_the_global_model_does_not_depend_on_the_restart(strength: float) -> Non
     """mean_k w_hat_k = SVT(mean, threshold / m): what makes restart = "mean" post-processing of the mean."""
     uploads = stacked()
     settings = {"strength": strength, "interval": 1}
-    own, _ = FedCEO(method_settings.FedCEO(restart="own", **settings)).aggregate(State({}), uploads, 1)
-    mean, _ = FedCEO(method_settings.FedCEO(restart="mean", **settings)).aggregate(State({}), uploads, 1)
-    alone, _ = FedCEO(method_settings.FedCEO(restart="mean", **settings)).aggregate(
-        State({}), Mean(uploads.mean(), 5.0, 0), 1
-    )
+    own, _ = FedCEO(FedCEOSettings(restart="own", **settings)).aggregate(State({}), uploads, 1)
+    mean, _ = FedCEO(FedCEOSettings(restart="mean", **settings)).aggregate(State({}), uploads, 1)
+    alone, _ = FedCEO(FedCEOSettings(restart="mean", **settings)).aggregate(State({}), Mean(uploads.mean(), 5.0, 0), 1)
     assert distance(own.weights, mean.weights) < 1e-5
     assert distance(alone.weights, mean.weights) < 1e-6
     assert not mean.personal
 
 
 def test_the_threshold_grows_as_the_paper_says() -> None:
-    method = FedCEO(method_settings.FedCEO(strength=0.6, ratio=1.04, interval=10))
+    method = FedCEO(FedCEOSettings(strength=0.6, ratio=1.04, interval=10))
     for t in (10, 20, 300):
         _, about = method.aggregate(State({}), stacked(), t)
         assert about["threshold"] == pytest.approx(1.04 ** (t / 10) / 1.2)
@@ -142,8 +140,8 @@ def test_the_noise_threshold_is_what_noise_alone_reaches_in_the_mean() -> None:
 
 def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
     """The numbers of docs/methods.md: fc1 of LeNet-5, sigma = C = 1, K = 10."""
-    paper = FedCEO(method_settings.FedCEO(strength=85, ratio=1.03, interval=15))
-    aware = FedCEO(method_settings.FedCEO(threshold="noise"), noise=10**-0.5)
+    paper = FedCEO(FedCEOSettings(strength=85, ratio=1.03, interval=15))
+    aware = FedCEO(FedCEOSettings(threshold="noise"), Setup(noise=10**-0.5))
     fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
     assert round(aware.threshold(fc1, 10, 15)) == 63
     assert [round(paper.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
@@ -176,7 +174,7 @@ def test_every_threshold_of_an_experiment_is_a_number(
         found = experiment(settings, train={"rounds": rounds})
     except UsageError:
         return
-    assert isinstance(found.method, method_settings.FedCEO)
+    assert isinstance(found.method, FedCEOSettings)
     assert 0 <= FedCEO(found.method).threshold((4, 4, 3), 3, rounds) < float("inf")
 
 
@@ -184,7 +182,7 @@ def test_restarts() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
     for restart in ("own", "slot", "stored", "mean"):
-        method = FedCEO(method_settings.FedCEO(restart=restart, interval=2, strength=5.0))
+        method = FedCEO(FedCEOSettings(restart=restart, interval=2, strength=5.0))
         state, _ = method.aggregate(State({}), uploads, 2)
         starts = method.starts(state, [3, 11, 14], 3)["input.weight"]
         mean = state.weights["input.weight"]
@@ -211,7 +209,7 @@ def test_nobody_owns_a_place_before_the_next_cohort_is_drawn() -> None:
 
 
 def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
-    method = FedCEO(method_settings.FedCEO(restart="stored", interval=5, strength=5.0))
+    method = FedCEO(FedCEOSettings(restart="stored", interval=5, strength=5.0))
     uploads = stacked()
     state, _ = method.aggregate(State({}), uploads, 1)
     assert torch.equal(state.personal[12]["input.weight"], uploads.weights["input.weight"][2])
@@ -220,7 +218,7 @@ def test_stored_keeps_the_last_model_smoothed_or_not() -> None:
 
 def test_as_published_a_client_never_seen_sends_what_the_one_before_it_sent() -> None:
     """Clients 10 to 14; at the restart of round 6 only 11 and 12 have been seen. Round 5's last stands in first."""
-    method = FedCEO(method_settings.FedCEO(restart="stored", unseen="resubmit", interval=5, strength=1e12, ratio=1.0))
+    method = FedCEO(FedCEOSettings(restart="stored", unseen="resubmit", interval=5, strength=1e12, ratio=1.0))
     uploads, name = stacked(), "input.weight"
     w = uploads.weights[name]
     last = {key: 7.0 * value[0] for key, value in uploads.weights.items()}
@@ -238,9 +236,7 @@ def test_as_published_a_client_never_seen_sends_what_the_one_before_it_sent() ->
 
 def test_only_the_chosen_layers_are_smoothed() -> None:
     uploads = stacked()
-    state, _ = FedCEO(method_settings.FedCEO(layers="last 1", interval=1, strength=0.5)).aggregate(
-        State({}), uploads, 1
-    )
+    state, _ = FedCEO(FedCEOSettings(layers="last 1", interval=1, strength=0.5)).aggregate(State({}), uploads, 1)
     assert torch.allclose(state.weights["input.weight"], uploads.weights["input.weight"].mean(0), atol=1e-6)
     assert not torch.allclose(state.weights["hidden.weight"], uploads.weights["hidden.weight"].mean(0), atol=1e-3)
 
@@ -249,13 +245,15 @@ def test_server_optimisers() -> None:
     uploads = stacked()
     start = State({name: torch.zeros_like(w[0]) for name, w in uploads.weights.items()})
     update = {name: w.mean(0) / 0.5 for name, w in uploads.weights.items()}
-    momentum, _ = FedAvg(Server("momentum", 0.5)).aggregate(start, uploads, 1)
+    momentum, _ = FedAvg(setup=Setup(server=Server("momentum", 0.5))).aggregate(start, uploads, 1)
     assert distance(momentum.weights, {n: 0.5 * u for n, u in update.items()}) < 1e-6
-    again, _ = FedAvg(Server("momentum", 0.5)).aggregate(momentum, uploads, 2)
+    again, _ = FedAvg(setup=Setup(server=Server("momentum", 0.5))).aggregate(momentum, uploads, 2)
     moved = {n: (uploads.mean()[n] - momentum.weights[n]) / 0.5 for n in update}
     expected = {n: momentum.weights[n] + 0.5 * (0.9 * update[n] + moved[n]) for n in update}
     assert distance(again.weights, expected) < 1e-5
-    adam, _ = FedAvg(Server("adam", 0.1)).aggregate(start, uploads, 5)  # the first update, though not the first round
+    adam, _ = FedAvg(setup=Setup(server=Server("adam", 0.1))).aggregate(
+        start, uploads, 5
+    )  # the first update, though not the first round
     step = {n: w.mean(0) / 0.1 for n, w in uploads.weights.items()}
     assert distance(adam.weights, {n: 0.1 * s / (s.abs() + 1e-3) for n, s in step.items()}) < 1e-5
 
@@ -268,7 +266,7 @@ def test_records_weigh_the_mean_where_asked() -> None:
 
 
 def test_state_travels_through_a_file_and_back() -> None:
-    state, _ = FedCEO(method_settings.FedCEO(interval=1)).aggregate(State({}), stacked(), 1)
+    state, _ = FedCEO(FedCEOSettings(interval=1)).aggregate(State({}), stacked(), 1)
     state = State(state.weights, state.personal, {"first": state.weights})
     back = State.unflatten(state.flatten())
     assert distance(back.weights, state.weights) == 0
@@ -298,10 +296,10 @@ def test_an_empty_cohort(mechanism: str) -> None:
 
 
 def test_smoothed_models_do_not_outlive_an_empty_round() -> None:
-    method = FedCEO(method_settings.FedCEO(interval=2, restart="own"))
+    method = FedCEO(FedCEOSettings(interval=2, restart="own"))
     state, _ = method.aggregate(State({}), stacked(), 2)
     assert state.personal and not method.idle(state).personal
-    kept = FedCEO(method_settings.FedCEO(interval=2, restart="stored"))
+    kept = FedCEO(FedCEOSettings(interval=2, restart="stored"))
     assert kept.idle(state).personal
 
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 import fedceo
+from fedceo.methods.blur_lus import largest
+from fedceo.methods.dp_fed_ls import laplacian_smooth
 from fedceo.methods.jain import User, alternate, fit_user, noised_sum
-from fedceo.methods.local import laplacian_smooth, largest
 from tests.support.small import SIZES, SmallConv, federation
 
 Model = dict[str, Tensor]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import fedceo
 from fedceo.errors import UsageError
-from fedceo.methods.method import State
-from fedceo.methods.personal import power_step
+from fedceo.methods.base import State
+from fedceo.methods.centaur import power_step
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from tests.methods.test_oracles import close, run, table

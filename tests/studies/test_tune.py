@@ -7,12 +7,13 @@ import pytest
 import tomli_w
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import METHOD_NAMES, load_experiment, parse_experiment
+from fedceo.experiment.file import load_experiment, parse_experiment
+from fedceo.experiment.method_table import known_methods
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import load
 from fedceo.studies.cells import Cell, find_experiments
-from fedceo.studies.tune import changed, search_space, tune, tune_on_grid
+from fedceo.studies.tune import changed, tune, tune_on_grid
 
 TABLE = {
     "data": {"name": "digits", "clients": 12},
@@ -41,25 +42,24 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
         tune(parse_experiment(TABLE | {"method": {"name": "fedavg"}}), 4, tmp_path)
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", known_methods())
 def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
     experiment = parse_experiment(TABLE | {"method": {"name": name}})
-    for field, values in search_space(experiment).items():
+    for field, values in experiment.method.search_space(experiment).items():
         for value in values:
             changed(experiment, {field: value})
 
 
 def test_intervals_without_a_smoothing_are_not_tried() -> None:
     short = parse_experiment(TABLE | {"method": {"name": "fedceo"}, "train": {"rounds": 16}})
-    assert search_space(short)["method.interval"] == [10, 15]
+    assert short.method.search_space(short)["method.interval"] == [10, 15]
 
 
 def test_the_papers_grids() -> None:
     def strengths(sigma: float) -> list[float]:
         privacy = {"mechanism": "record", "noise_multiplier": sigma}
-        return search_space(parse_experiment(TABLE | {"method": {"name": "fedceo"}, "privacy": privacy}))[
-            "method.strength"
-        ]
+        experiment = parse_experiment(TABLE | {"method": {"name": "fedceo"}, "privacy": privacy})
+        return experiment.method.search_space(experiment)["method.strength"]
 
     assert strengths(1.0) == [55, 60, 65, 70, 75, 80, 85, 90, 95, 100]
     assert (min(strengths(1.5)), max(strengths(1.5))) == (0.1, 10.0)

@@ -1,15 +1,18 @@
 """Broken mechanisms, schedules and methods, each with one fault that an audit must find."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.mechanisms.base import Mean, Mechanism, Stack, Uploads, clip_updates
-from fedceo.methods import State
+from fedceo.mechanisms.base import Mechanism
+from fedceo.mechanisms.clipping import clip_updates
+from fedceo.mechanisms.distributed import Distributed
+from fedceo.mechanisms.uploads import Contribution, Senders, Stack, Uploads
+from fedceo.methods.base import State
 from fedceo.methods.fedceo import FedCEO
 from fedceo.tensors.weights import Weights
 from fedceo.training.schedule import Schedule
@@ -29,35 +32,36 @@ class RepeatedEveryRound(Schedule):
         return super().generator(purpose, 0 if purpose in NOISES else round_, client)
 
 
-def copy(made: Mechanism, kind: type[Mechanism] = Mechanism, **changes: Any) -> Any:
-    return kind(**({field.name: getattr(made, field.name) for field in fields(Mechanism)} | changes))
+def copy(made: Mechanism, kind: type[Mechanism] | None = None, **changes: Any) -> Any:
+    """The mechanism as another class, or with other settings."""
+    return (kind or type(made))(**({field.name: getattr(made, field.name) for field in fields(Mechanism)} | changes))
 
 
-@dataclass(frozen=True)
-class Scaled(Mechanism):
-    """Noise that is too small by `factor`, while the mechanism says otherwise."""
+def weakened(factor: float) -> "Fault":
+    """Noise that is too small by a factor, while the mechanism says otherwise."""
 
-    factor: float = 1.0
+    def fault(made: Mechanism) -> Mechanism:
+        @dataclass(frozen=True)
+        class Weak(type(made)):  # type: ignore[misc]
+            def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Uploads:
+                weak = copy(made, noise_multiplier=self.noise_multiplier * factor, schedule=self.schedule)
+                return weak.privatise(sent, senders, origin)  # type: ignore[no-any-return]
 
-    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
-        return self._weak.privatise(starts, trained, clients, sizes, round_)
+        return copy(made, Weak)  # type: ignore[no-any-return]
 
-    def privatise_mean(self, start: Weights, trained: Weights, round_: int) -> Mean:
-        return self._weak.privatise_mean(start, trained, round_)
-
-    @property
-    def _weak(self) -> Mechanism:
-        return copy(self, noise_multiplier=self.noise_multiplier * self.factor)
+    return fault
 
 
-class Recombined(Mechanism):
+class Recombined(Distributed):
     """The clipped update and its noise, put together wrongly."""
 
-    def privatise(self, starts: Weights, trained: Weights, clients: Sequence[int], sizes: Tensor, round_: int) -> Stack:
-        noised = super().privatise(starts, starts, clients, sizes, round_)
+    def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Stack:
+        starts, trained = sent.start, sent.trained
+        noised = super().privatise(Contribution(starts, starts), senders, origin)
         noise = {name: (w - starts[name]) / self.step for name, w in noised.weights.items()}
         moved = self.combine({name: trained[name] - start for name, start in starts.items()}, noise)
-        return Stack(self.cast({n: w + self.step * moved[n] for n, w in starts.items()}), tuple(clients), sizes, 0)
+        uploads = self.cast({name: w + self.step * moved[name] for name, w in starts.items()})
+        return Stack(uploads, senders.clients, senders.sizes, 0)
 
     def combine(self, updates: Weights, noise: Weights) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -111,12 +115,12 @@ class BrainPrecisionUploads(Recombined):
 Fault = Callable[[Mechanism], Mechanism]
 
 FAULTS: dict[str, Fault] = {
-    "no noise": lambda made: copy(made, Scaled, factor=0.0),
-    "half noise": lambda made: copy(made, Scaled, factor=0.5),
+    "no noise": lambda made: weakened(0.0)(made),
+    "half noise": lambda made: weakened(0.5)(made),
     "clip after noise": lambda made: copy(made, ClipAfterNoise),
     "shared between clients": lambda made: copy(made, schedule=SharedBetweenClients(made.schedule.seed)),
     "repeated between rounds": lambda made: copy(made, schedule=RepeatedEveryRound(made.schedule.seed)),
-    "an extra 1/sqrt(K)": lambda made: copy(made, Scaled, factor=made.min_reports**-0.5),
+    "an extra 1/sqrt(K)": lambda made: weakened(made.min_reports**-0.5)(made),
     "no clipping": lambda made: copy(made, NoClipping),
 }
 """What the canaries find, and the check of the mechanism too."""
@@ -125,7 +129,7 @@ SUBTLE_FAULTS: dict[str, Fault] = {
     "float16 noise": lambda made: copy(made, HalfPrecisionNoise),
     "bfloat16 noise": lambda made: copy(made, BrainPrecisionNoise),
     "bfloat16 uploads": lambda made: copy(made, BrainPrecisionUploads),
-    "5 % too little noise": lambda made: copy(made, Scaled, factor=0.95),
+    "5 % too little noise": lambda made: weakened(0.95)(made),
     "one tensor bare": lambda made: copy(made, OneTensorBare),
 }
 """What the check of the mechanism finds on a model of some thousand parameters."""
@@ -135,16 +139,16 @@ def leak_personal_models(simulation: Any) -> None:
     """Clients are handed models that were smoothed without the noise; all else is as it should be."""
     bare: list[Stack] = []
 
-    class Spy(Mechanism):
-        def privatise(self, starts: Weights, trained: Weights, *rest: Any) -> Stack:
-            bare.append(copy(self, noise_multiplier=0.0).privatise(starts, trained, *rest))
-            return super().privatise(starts, trained, *rest)
+    class Spy(Distributed):
+        def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Stack:
+            bare.append(copy(self, Distributed, noise_multiplier=0.0).privatise(sent, senders, origin))
+            return super().privatise(sent, senders, origin)
 
     class Leaky(FedCEO):
         def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
             after, about = super().aggregate(state, uploads, round_)
             leaked, _ = super().aggregate(state, bare[-1], round_)
-            return State(after.weights, leaked.personal), about
+            return replace(after, personal=leaked.personal), about
 
     simulation.mechanism = copy(simulation.mechanism, Spy)
-    simulation.method = Leaky(simulation.experiment.method)
+    simulation.method = Leaky(simulation.experiment.method, simulation.method.setup)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from pydantic import field_validator
-from fedceo.methods import Mean, OwnMethod, Settings, Stack
+from fedceo.methods import Mean, MethodSettings, OwnMethod, Stack
 
 FACTOR = 1.0
 
@@ -13,7 +13,7 @@ class Same(OwnMethod):
     pass
 
 class Momentum(OwnMethod):
-    class Settings(Settings):
+    class Settings(MethodSettings):
         beta: float = 0.9
 
     def aggregate(self, weights, uploads, memory, round_):
@@ -48,7 +48,7 @@ class TakesBack(OwnMethod):
         return uploads.mean(), {"round": -1, "test_accuracy": 1.0}
 
 class Proximal(OwnMethod):
-    class Settings(Settings):
+    class Settings(MethodSettings):
         mu: float = 0.5
         layers: int = 3
 
@@ -141,11 +141,11 @@ class Wrong(OwnMethod):
         pass
 
 class Named(OwnMethod):
-    class Settings(Settings):
+    class Settings(MethodSettings):
         name: str
 
 class Valid(OwnMethod):
-    class Settings(Settings):
+    class Settings(MethodSettings):
         size: int = 1
 
         @field_validator("size")

@@ -16,7 +16,9 @@ from fedceo.accounting.calibration import calibrate
 from fedceo.accounting.rows import Spec, answer
 from fedceo.attacks.metrics import median
 from fedceo.experiment import file as config
-from fedceo.methods.settings import Own
+from fedceo.experiment.method_table import OWN, known_methods, settings_of
+from fedceo.experiment.registry import MECHANISMS
+from fedceo.experiment.sections import known_mechanism
 
 HEAD = """# The experiment file
 
@@ -37,10 +39,8 @@ def page() -> str:
     parts = [HEAD, section("(top level)", {n: config.Experiment.model_fields[n] for n in ("seed", "note")})]
     for name, field in config.Experiment.model_fields.items():
         if name == "method":
-            parts += [
-                section(f'[method], name = "{name}"', kind.model_fields) for name, kind in config.METHOD_NAMES.items()
-            ]
-            parts.append(section('[method], name = "module:Class"', Own.model_fields))
+            for each in [*known_methods(), OWN]:
+                parts.append(section(f'[method], name = "{each}"', settings_of(each).model_fields))
         elif name not in ("seed", "note"):
             assert field.annotation is not None
             parts.append(section(f"[{name}]", field.annotation.model_fields))
@@ -61,6 +61,8 @@ def values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if get_origin(annotation) is Annotated:
         annotation, *rest = get_args(annotation)
         return values(annotation, [bound for field in rest for bound in field.metadata])
+    if any(getattr(check, "func", None) is known_mechanism for check in metadata):
+        return ", ".join(f"`{name}`" for name in MECHANISMS)
     options = [option for option in get_args(annotation) if option is not type(None)]
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{option}`" for option in options)

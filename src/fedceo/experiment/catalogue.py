@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_grid, parse_experiment
+from fedceo.experiment.method_table import known_methods
 from fedceo.experiment.registry import METHODS
 
 
@@ -41,7 +42,7 @@ def inventory() -> dict[str, dict[str, str]]:
     from fedceo import data, models
 
     return {
-        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in METHODS},
+        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
         "models": dict(models.DESCRIPTIONS),
         "data sets": dict(data.DESCRIPTIONS),
         "experiment files": {str(path): _description(path) for path in experiment_files()},

@@ -105,6 +105,11 @@ class MethodSettings(Section):
         return {"train.server_learning_rate": SERVER_RATES} if self.steps_at_server else {"train.learning_rate": RATES}
 
 
+def known_methods() -> list[str]:
+    """The names of all registered methods, those of users' own aside."""
+    return [name for name in METHODS if name != OWN]
+
+
 def settings_of(name: str) -> type[MethodSettings]:
     """The class of a method's settings; KeyError for a name that is not registered."""
     kind: type[MethodSettings] = METHODS[OWN if is_own(name) else name].Settings
@@ -123,8 +128,7 @@ def _read(table: Any) -> Any:
     try:
         kind = settings_of(name)
     except (KeyError, TypeError):
-        known = ", ".join(each for each in METHODS if each != OWN)
-        line = f"method.name: unknown method {name!r}, expected one of {known}, or {OWN}"
+        line = f"method.name: unknown method {name!r}, expected one of {', '.join(known_methods())}, or {OWN}"
         raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
     try:
         return kind.model_validate(table)

@@ -153,7 +153,8 @@ class Train(Section):
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
 
-def _known_mechanism(name: str) -> str:
+def known_mechanism(name: str) -> str:
+    """A mechanism's name, refused where nobody has registered it."""
     if name not in MECHANISMS:
         *most, last = (repr(known) for known in MECHANISMS)
         raise ValueError(f"Input should be {', '.join(most)} or {last}")
@@ -161,7 +162,7 @@ def _known_mechanism(name: str) -> str:
 
 
 class Privacy(Section):
-    mechanism: Annotated[str, AfterValidator(_known_mechanism)] = "distributed"
+    mechanism: Annotated[str, AfterValidator(known_mechanism)] = "distributed"
     """none; distributed: each client clips and noises its update (UDP); central: the server adds the noise to the
     clipped sum; record: DP-SGD inside local training, which protects records, not users."""
     clip: Positive = 1.0
