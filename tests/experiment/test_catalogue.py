@@ -1,7 +1,8 @@
-"""Every experiment file in the repository is valid and says what it is."""
+"""Every experiment file of the repository is valid and begins with a line that describes it."""
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,46 @@ import torch
 
 from fedceo.attacks import metrics
 from fedceo.experiment.catalogue import demo_experiments, experiment_files
-from fedceo.experiment.file import load_experiment, parse_experiment, to_toml
+from fedceo.experiment.file import parse_experiment, to_toml
+from fedceo.studies.cells import find_experiments
+from fedceo.terminal.inventory import inventory
 
 ROOT = Path(__file__).parents[2]
 FILES = experiment_files(ROOT / "experiments")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT / "experiments").as_posix())
 def test_files_are_valid(path: Path) -> None:
-    experiment = load_experiment(path)
     assert path.read_text().startswith("# ")
-    import tomllib
+    for experiment in find_experiments(path, []).values():
+        assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment, "TOML in, TOML out"
 
-    assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment, "TOML in, TOML out"
+
+def test_a_table_is_a_file() -> None:
+    files = list((ROOT / "experiments").rglob("*.toml"))
+    assert len(files) < 60 and len(find_experiments(ROOT / "experiments", [])) == 387
+    used = {part for file in files for part in re.findall(r"parts/[a-z0-9-]+\.toml", file.read_text())}
+    assert used == {f"parts/{file.name}" for file in files if file.parent.name == "parts"}, "no part without a use"
+
+
+def test_the_inventory_shows_the_design_of_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    files = inventory()["experiment files"]
+    assert files["experiments/paper/table1/cifar10-lenet5.toml"] == (
+        "Table 1: LeNet-5 on CIFAR-10 (22 cells: 3 sigma x 7 method + 1)"
+    )
+    assert files["experiments/beyond/femnist-1000.toml"].endswith("(51 cells: 2 epsilon x 2 noise x 13 method - 2 + 1)")
+    assert "cells" not in files["experiments/presets/authors-lr01.toml"]
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "bad.toml").write_text("# Bad\n[grid]\n")
+    (tmp_path / "experiments" / "good.toml").write_text("# Good\n")
+    files = inventory()["experiment files"]
+    assert files["experiments/good.toml"] == "Good"
+    assert files["experiments/bad.toml"].startswith("cannot be read: experiments/bad.toml: grid: no axis")
 
 
 def test_there_are_the_four_modes() -> None:

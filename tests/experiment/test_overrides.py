@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def both_ways(file: Path, name: str, value: object) -> Experiment:
-    """As --set has it; `tune`, whose experiments are whole, must come to the same."""
+    """The experiment that --set gives; `tune`, which changes whole experiments, must come to the same."""
     said = load_experiment(file, [f"{name}={value}"])
     assert changed(load_experiment(file), {name: value}) == said
     return said

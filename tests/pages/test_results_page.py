@@ -1,4 +1,4 @@
-"""docs/results.md says what the files in results/ say, and each of these can be traced to an experiment file."""
+"""docs/results.md says what the files in results/ say, and each run can be traced to a cell of an experiment file."""
 
 import importlib
 import json
@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from fedceo.experiment.file import Experiment, load_experiment
+from fedceo.experiment.file import Experiment
+from fedceo.studies.cells import find_experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_OTHERWISE = {
     "note": ..., "seed": ..., "checkpoint": ..., "evaluation": ..., "train": {"learning_rate", "tf32"},
     "data": {"path", "root"},
 }  # fmt: skip
-"""What may differ from the experiment file: how it was run, and the learning rate, which was tuned."""
+"""Fields that may differ from the experiment file: how it was run, and the learning rate, which was tuned."""
 TRIALS = {"paper": 4, "beyond": 8}
 
 
@@ -147,12 +148,13 @@ def test_what_they_say_of_restarts_follows_too(results: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", ".finalists"])
-def test_every_run_is_of_the_experiment_file_of_its_name(results: ModuleType, kind: str) -> None:
+def test_every_run_is_of_the_cell_of_its_name(results: ModuleType, kind: str) -> None:
+    cells = find_experiments(ROOT / "experiments", [])
     for name, found in results.load(kind).items():
         tuned = {"privacy": {"clip"}} if name.startswith("beyond/") else {}
         exclude: Any = {part: True if fields is ... else fields for part, fields in (RUN_OTHERWISE | tuned).items()}
-        path = ROOT / "experiments" / f"{name.partition(',')[0]}.toml"  # behind a comma is what a grid has changed
-        file = load_experiment(path).model_dump(exclude=exclude, exclude_none=True)
+        cell = cells[name.partition(",")[0]]  # behind a comma stands what --grid has changed
+        file = cell.model_dump(exclude=exclude, exclude_none=True)
         for run in found.runs:
             said = Experiment.model_validate(run["experiment"])
             assert said.model_dump(exclude=exclude, exclude_none=True) == file, name

@@ -161,6 +161,50 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert {f.name for f in (folder / "out").glob("table.*")} == {"table.csv", "table.md", "table.tex"}
 
 
+AXES = """
+[grid]
+noise = ["low", "high"]
+method = ["fedavg", "fedprox"]
+[grid.values.noise]
+low = { privacy.noise_multiplier = 0.2 }
+high = { privacy.noise_multiplier = 0.6 }
+[grid.values.method]
+fedavg = { method.name = "fedavg" }
+fedprox = { method.name = "fedprox" }
+"""
+
+
+def test_a_file_with_a_grid_lands_in_the_folders_of_a_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(BASE + AXES)
+    files = tmp_path / "files"
+    for noise, sigma in (("low", 0.2), ("high", 0.6)):
+        (files / noise).mkdir(parents=True)
+        for method in ("fedavg", "fedprox"):
+            text = BASE.replace("noise_multiplier = 0.5", f"noise_multiplier = {sigma}")
+            (files / noise / f"{method}.toml").write_text(f'{text}[method]\nname = "{method}"\n')
+    one = find_cells(tmp_path / "grid.toml", 2, [], ["seed=[3, 7]"], tmp_path / "out")
+    other = find_cells(files, 2, [], ["seed=[3, 7]"], tmp_path / "out")
+    assert len(one) == 4 * 2 * 2 and sorted(one, key=lambda cell: cell.folder) == sorted(
+        other, key=lambda cell: cell.folder
+    )
+
+
+def test_the_command_runs_the_cells_of_a_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedceo.cli.app import main
+
+    (tmp_path / "mine.toml").write_text(BASE + AXES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedceo", "sweep", "mine.toml", "--cell", "*/fedprox", "--jobs", "1", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and [row["experiment"] for row in printed["rows"]] == ["low/fedprox", "high/fedprox"]
+    assert [row["sigma"] for row in printed["rows"]] == [0.2, 0.6]
+    assert RunFolder(tmp_path / "runs" / "sweep" / "mine" / "high" / "fedprox" / "seed-0").finished
+
+
 def test_what_a_sweep_leaves_can_be_traced_and_holds_failures(folder: Path) -> None:
     cells = find_cells(folder / "fedavg.toml", 2, ["evaluation.every=1"], [], folder / "out")
     results = [sweep(cells[:1], jobs=1)[0], None]

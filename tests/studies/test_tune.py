@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import load_experiment, parse_experiment
@@ -11,7 +12,7 @@ from fedceo.experiment.method_table import known_methods
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import load
-from fedceo.studies.cells import Cell
+from fedceo.studies.cells import Cell, find_experiments
 from fedceo.studies.tune import changed, tune, tune_on_grid
 
 TABLE = {
@@ -165,3 +166,35 @@ def test_a_trial_is_shorter_than_its_experiment(tmp_path: Path) -> None:
     rounds = experiment.train.rounds
     with pytest.raises(UsageError, match=f"--rounds: {rounds}, expected fewer than the {rounds} of one"):
         tune_on_grid({"one": experiment}, ["train.learning_rate=[0.1, 0.3]"], tmp_path, rounds=rounds)
+
+
+def test_every_cell_of_a_grid_is_tuned_and_the_outcome_can_be_swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedceo.cli.app import main
+
+    axes = {
+        "noise": ["low", "high"],
+        "method": ["fedavg"],
+        "values": {
+            "noise": {"low": {"privacy": {"noise_multiplier": 0.1}}, "high": {"privacy": {"noise_multiplier": 0.3}}},
+            "method": {"fedavg": {"method": {"name": "fedavg"}}},
+        },
+        "also": {"alone": {"method": {"name": "fedprox"}}},
+    }
+    (tmp_path / "mine.toml").write_text(tomli_w.dumps(TABLE | {"grid": axes}))
+    monkeypatch.chdir(tmp_path)
+    words = ["--grid", "train.learning_rate=[0.1, 0.01]", "--rounds", "1", "--jobs", "1", "--json"]
+    monkeypatch.setattr("sys.argv", ["fedceo", "tune", "mine.toml", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and list(found) == ["low/fedavg", "high/fedavg", "alone"]
+    assert {name: each["file"] for name, each in found.items()} == {
+        name: f"runs/tune/mine/{name}/tuned.toml" for name in found
+    }
+    tuned = find_experiments(Path("runs/tune/mine"), [])
+    assert {name: each.privacy.noise_multiplier for name, each in tuned.items()} == {
+        "low/fedavg/tuned": 0.1, "high/fedavg/tuned": 0.3, "alone/tuned": 0.1
+    }  # fmt: skip
+    assert set(json.loads(Path("runs/tune/mine/trials.json").read_text())) == set(found)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runs_found import Found, files, markdown, rate_edge, spread, tally
+from runs_found import Found, cells_in, markdown, rate_edge, spread, tally
 
 FOLDERS = {
     "beyond/femnist-1000": "FEMNIST, N = 1,000 clients of 60 records, K = 100",
@@ -48,12 +48,12 @@ every global model.
 
 
 def section(cells: Mapping[str, Found]) -> str:
-    """Markdown; cells: the runs found, by the path of their experiment file."""
+    """The section in Markdown, from the runs of each cell."""
     parts = [HEAD, _verdict({name: cell for name, cell in cells.items() if name.startswith("beyond/")})]
     for folder, title in FOLDERS.items():
-        names = files(folder)
+        names = cells_in(folder)
         done = [name for name in names if name in cells]
-        parts.append(f"## {title}\n\nExperiments in `experiments/{folder}`.\n")
+        parts.append(f"## {title}\n\nExperiments in `experiments/{folder}.toml`.\n")
         if not done:
             parts.append(f"Not run ({len(names)} cells): no GPU time yet.\n")
             continue
@@ -101,13 +101,13 @@ def _row(folder: str, name: str, found: Found | None) -> tuple[str, ...]:
 
 
 def _place(folder: str, name: str) -> tuple[str, float]:
-    """Who adds noise and the target; nobody and none without privacy."""
+    """The mechanism and the target epsilon; "" and 0 without privacy."""
     parts = name.removeprefix(f"{folder}/").split("/")
     return ("", 0.0) if parts[0] == "without-privacy" else (parts[1], float(parts[0].removeprefix("epsilon-")))
 
 
 def _rank(name: str, cells: Mapping[str, Found]) -> float:
-    """The best first."""
+    """A key that sorts the best method first."""
     values = cells[name].percent("last") if name in cells else []
     return -sum(values) / len(values) if values else 0.0
 
@@ -117,7 +117,7 @@ def _seeds(found: Found) -> str:
 
 
 def _server(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The largest over the runs, whose most active clients differ."""
+    """The server's largest epsilon over the runs, whose most active clients differ."""
     rows = [row for run in runs for row in run["result"]["privacy"] if row["observer"] == "server"]
     known = [row["epsilon"] for row in rows if row["epsilon"] is not None]
     return f"{max(known):.0f}" if known and len(known) == len(rows) else "none"

@@ -28,6 +28,9 @@ refused with the nearest known name. `fedceo run FILE --set section.field=value`
 written by `tools/pages/generate.py` from the settings in `src/fedceo/experiment/sections.py` and those of the methods
 in `src/fedceo/methods/`.
 
+A file may begin with the tables of others (`extends`) and hold many experiments, the cells of a `[grid]`:
+[studies.md](studies.md#a-table-in-one-file).
+
 Rounds count from 1. Fields without a default must be given. `data.path` and `data.root` are relative to the working
 directory, not to the file; a run folder keeps them in full. The same settings in Python: [python.md](python.md).
 """
@@ -75,7 +78,7 @@ BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def bounds(metadata: Sequence[Any]) -> list[str]:
-    """What pydantic checks of a number, in words."""
+    """The bounds that pydantic checks, in words."""
     found = [(words, getattr(bound, name, None)) for bound in metadata for name, words in BOUNDS.items()]
     return [f"{words} {shown(limit)}" for words, limit in found if limit is not None]
 
@@ -172,7 +175,7 @@ def with_attacks(page: str) -> str:
 
 
 def attack_table() -> str:
-    """Every attack on everything an attacker can hold, and what follows from it."""
+    """The outcome of every attack on everything that an attacker can hold."""
     found = json.loads((MEASURED / "attacks-cpu.json").read_text())
     studies = found["studies"]
     colour = studies["dlg"]["T1"]["rows"][0]["psnr"]
@@ -205,7 +208,7 @@ def attack_table() -> str:
 
 
 def attack_speed() -> str:
-    """What working on many rows at once brings."""
+    """The gain of working on many rows at once."""
     timed = json.loads((MEASURED / "attack-speed-cpu.json").read_text())
     rows, seconds = timed["rows"], timed["seconds_a_row_and_step"]
     together = seconds["all rows at once"]

@@ -1,4 +1,4 @@
-"""What docs/results.md says below its table of LeNet-5: pictures, and what the choice of the rate does there."""
+"""The remarks below the table of LeNet-5 in docs/results.md: pictures, and how the choice of the rate matters."""
 
 import json
 
@@ -26,7 +26,7 @@ def section(cells: dict[str, Found]) -> str:
 
 
 def cautions(cells: dict[str, Found]) -> str:
-    """What short trials do to the comparison."""
+    """The ways in which short trials affect the comparison."""
     rows = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())["rows"]
     last = [row["last"] for row in rows if row["run"].startswith("UDP-FedAvg, lr 0.01, TF32")]
     (fedceo,) = (row["last"] for row in rows if row["run"].startswith("FedCEO, lr 0.01, TF32"))

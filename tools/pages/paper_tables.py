@@ -1,4 +1,4 @@
-"""Accuracies (percent) and hours of the paper's tables, by the experiment file of the cell under experiments/."""
+"""Accuracies (percent) and hours of the paper's tables, by the cell's table under experiments/ and its name there."""
 
 SIGMAS = ("1.0", "1.5", "2.0")
 
@@ -60,7 +60,7 @@ HOURS = {
     "EMNIST, MLP": {"udp-fedavg": "5.436", "ppsgd": "> 24", "centaur": "> 24", "fedceo": "5.445"},
     "CIFAR-10, LeNet-5": {"udp-fedavg": "3.876", "ppsgd": "> 24", "centaur": "> 24", "fedceo": "3.908"},
 }
-"""On one RTX 4090."""
+"""Hours that the paper gives for one RTX 4090."""
 
 AUTHORS_PROGRAM = {("CIFAR-10, LeNet-5", "fedceo"): "2.6"}
 """Hours of the authors' program on one H200: 300 rounds at 31.4 s, of which local training took 25.9 s; timed once."""

@@ -114,7 +114,7 @@ def _listed(values: Sequence[float | str]) -> str:
 
 
 def every_cell(cells: dict[str, Found]) -> str:
-    """UDP-FedAvg and FedCEO, the paper's and ours."""
+    """The accuracies of UDP-FedAvg and FedCEO in every cell, the paper's and ours."""
     said = (
         "## Every cell\n\n"
         "UDP-FedAvg and FedCEO (vartheta > 1), the paper's and ours at tuned rates, last accuracy; the difference as\n"
@@ -139,7 +139,7 @@ def every_cell(cells: dict[str, Found]) -> str:
 
 
 def differences(cells: dict[str, Found]) -> str:
-    """Ours less the paper's, cell by cell."""
+    """The differences between our accuracies and the paper's, cell by cell."""
     said = "## Ours less the paper's\n\nIn points, tuned rate, last accuracy, mean over seeds.\n\n"
     methods = [method for method in NAMES if any(_is(cell, method) for cell in ACCURACY if cell in cells)]
     rows = []

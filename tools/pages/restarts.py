@@ -1,4 +1,4 @@
-"""The runs of experiments/modes, by what FedCEO's clients start from after a smoothing, for docs/what-reproduces.md."""
+"""The part of docs/what-reproduces.md on what FedCEO's clients start from after a smoothing, from experiments/modes."""
 
 import json
 import statistics
@@ -25,12 +25,12 @@ BETWEEN = 295
 
 
 def lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> tuple[float, float]:
-    """Over UDP-FedAvg between smoothings, the MLP with iid clients."""
+    """The lead over UDP-FedAvg between smoothings, of the MLP with iid clients."""
     return less(cells, sigma, mode, "udp-fedavg", rate)
 
 
 def late_lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> float:
-    """The same on average over the rounds after 200 that were measured between smoothings."""
+    """The lead on average over the evaluated rounds after 200 that lie between smoothings."""
     ours, theirs = (mode_of(cells, sigma, each, rate) for each in (mode, "udp-fedavg"))
     interval = ours.done[0]["experiment"]["method"]["interval"]
     rounds = [t for t in ours.done[0]["curves"]["round"] if t > 200 and t % interval]
@@ -40,7 +40,7 @@ def late_lead(cells: dict[str, Found], sigma: str, mode: str, rate: str) -> floa
 def less(
     cells: dict[str, Found], sigma: str, mode: str, other: str, rate: str, when: str = "between"
 ) -> tuple[float, float]:
-    """One restart of the MLP less another, in the last round between smoothings or in the last."""
+    """The difference between two restarts of the MLP, in the last round between smoothings or in the last of all."""
     ours, theirs = (mode_of(cells, sigma, each, rate) for each in (mode, other))
     if when == "last":
         return difference(ours.by_seed("last"), theirs.by_seed("last"))
@@ -82,8 +82,8 @@ def restarts(cells: dict[str, Found]) -> str:
         [
             "## Which restart is the paper's?",
             "",
-            "`fedceo sweep experiments/modes/cifar10-mlp --grid 'train.learning_rate=[0.1, 0.01]' --seeds 3`: the MLP",
-            f"with iid clients in round {BETWEEN}, between smoothings:",
+            "`fedceo sweep experiments/modes/cifar10-mlp.toml --grid 'train.learning_rate=[0.1, 0.01]' --seeds 3`:",
+            f"the MLP with iid clients in round {BETWEEN}, between smoothings:",
             "",
             markdown(head, beside),
             "The same, last (best); the last round has a smoothing, of which UDP-FedAvg knows nothing:",
@@ -93,7 +93,7 @@ def restarts(cells: dict[str, Found]) -> str:
             "",
             markdown(("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", "stored"), lenet5),
             "* of `benchmarks/gpu_cifar10.py`, with other records for validation. The other restarts of LeNet-5",
-            "(`experiments/modes/cifar10-lenet5`) have not been run.",
+            "(`experiments/modes/cifar10-lenet5.toml`) have not been run.",
             "",
         ]
     )
@@ -110,7 +110,7 @@ def row_of(sigma: str, method: str) -> str:
 
 
 def mode_of(cells: dict[str, Found], sigma: str, mode: str, rate: str, of: str = "mlp") -> Found:
-    """By the name that `fedceo sweep --grid` gives it."""
+    """The runs of one restart at one rate, under the name that `fedceo sweep --grid` gives them."""
     return cells[f"modes/cifar10-{of}/sigma-{sigma}/{mode},train.learning_rate={rate}"]
 
 
@@ -123,7 +123,7 @@ def last_and_best(found: Found) -> str:
 
 
 def _of_seed_0(found: Found, rate: str) -> str:
-    """Last (best), nothing if it was not run at that rate."""
+    """The last (best) accuracy with seed 0, or nothing for a cell that was not run at that rate."""
     if {run["experiment"]["train"]["learning_rate"] for run in found.done} != {float(rate)}:
         return ""
     return f"{found.by_seed('last')[0]:.2f} ({found.by_seed('best')[0]:.2f})"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from beyond_paper import FOLDERS, NAMES
 from runs_found import NAMES as PAPER_NAMES
-from runs_found import Found, files, load
+from runs_found import Found, cells_in, load
 
 from fedceo.experiment.file import Experiment
 from fedceo.report.figures import accuracy_curves
@@ -18,7 +18,7 @@ from fedceo.report.style import COLOURS, Array, Drawing, light_grid, panels, sty
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CURVES = {f"lenet5-sigma-{sigma}": f"paper/table1/cifar10-lenet5/sigma-{float(sigma)}" for sigma in ("1", "1.5", "2")}
-"""Name of the picture -> folder of experiments."""
+"""The setting that each picture shows, by the picture's name."""
 
 
 def loaded(entry: dict[str, Any]) -> LoadedRun:
@@ -29,9 +29,9 @@ def loaded(entry: dict[str, Any]) -> LoadedRun:
     return LoadedRun(entry["name"], Path(entry["name"]), experiment, history, entry["result"], [])
 
 
-def over_rounds(folder: str, cells: dict[str, Found]) -> Drawing:
-    """Accuracy over rounds of every method of a folder."""
-    names = [name for name in files(folder) if name in cells]
+def over_rounds(setting: str, cells: dict[str, Found]) -> Drawing:
+    """Accuracy over rounds of every method in one setting."""
+    names = [name for name in cells_in(setting) if name in cells]
     groups = [Group(PAPER_NAMES[name.rpartition("/")[2]], tuple(map(loaded, cells[name].done))) for name in names]
     drawing = accuracy_curves(groups)
     drawing.figure.axes[0].set_ylim(0, 60)
@@ -82,9 +82,9 @@ def trade_offs(folder: str, cells: dict[str, Found]) -> Drawing:
 
 def main() -> None:
     cells = load()
-    drawings = {name: over_rounds(folder, cells) for name, folder in CURVES.items()}
+    drawings = {name: over_rounds(setting, cells) for name, setting in CURVES.items()}
     for folder in FOLDERS:
-        if all(name in cells for name in files(folder)):
+        if all(name in cells for name in cells_in(folder)):
             drawings[f"trade-off-{folder.rpartition('/')[2]}"] = trade_offs(folder, cells)
     for name, drawing in drawings.items():
         drawing.figure.savefig(DOCS / f"{name}.png", dpi=150, metadata={"Software": None})

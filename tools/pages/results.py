@@ -2,8 +2,8 @@
 
     python tools/pages/results.py
 
-results/PATH.json holds the runs of the experiments in experiments/PATH, results/PATH.trials.json how their learning
-rates were chosen. A cell is an experiment file; one without runs is shown as not run.
+results/PATH.json holds the runs of the cells of experiments/PATH.toml, results/PATH.trials.json how their learning
+rates were chosen. A cell without runs is shown as not run.
 """
 
 import json
@@ -16,8 +16,8 @@ from runs_found import (
     NAMES,
     ROOT,
     Found,
+    cells_in,
     difference,
-    files,
     load,
     markdown,
     rate_edge,
@@ -35,7 +35,7 @@ TABLES = {
     "paper/more/cifar10-alexnet": ("AlexNet on CIFAR-10", "Appendix C"),
     "paper/more/sent140-lstm": ("LSTM on Sentiment140, users pooled into 100 clients", "Appendix C"),
 }
-"""Folder of experiments -> what it is, and where the paper has it."""
+"""The title of each table, by its file under experiments/, and its place in the paper."""
 
 NOT_RUN = {"paper/table1/emnist-mlp": "EMNIST letters cannot be had where this was run"}
 NO_TIME = "no GPU time yet"
@@ -86,7 +86,7 @@ def page() -> str:
     cells = load()
     parts = [HEAD, verdict(cells)]
     for folder, (title, place) in TABLES.items():
-        parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}`.\n\n{table(folder, cells)}")
+        parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}.toml`.\n\n{table(folder, cells)}")
         if folder == "paper/heterogeneity":
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
@@ -96,7 +96,7 @@ def page() -> str:
 
 
 def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
-    """What the runs of docs/what-reproduces.md at 0.01 say of the trials' choice, 0.03."""
+    """A comparison of the trials' choice, 0.03, with the runs of docs/what-reproduces.md at 0.01."""
     rows = []
     for name, mode, cell in (("UDP-FedAvg", "udp-fedavg", "udp-fedavg"), ("FedCEO", "own", "fedceo")):
         gains = (
@@ -115,7 +115,7 @@ def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
 
 
 def table(folder: str, cells: dict[str, Found]) -> str:
-    names = files(folder)
+    names = cells_in(folder)
     if not any(name in cells for name in names):
         return f"Not run ({len(names)} cells): {NOT_RUN.get(folder, NO_TIME)}.\n"
     head = ("setting", "method", "paper", "last", "best", "unsmoothed", "P-loc", "rate", "epsilon")
@@ -168,7 +168,7 @@ AFTER = """
 
 
 def verdict(cells: dict[str, Found]) -> str:
-    """FedCEO against the others, where all have several seeds."""
+    """The comparison of FedCEO with the other methods, where all have several seeds."""
     paper = {name: found for name, found in cells.items() if name in ACCURACY}
     settings = sorted({name.rpartition("/")[0] for name in paper if name.endswith("/fedceo")})
     differences = [

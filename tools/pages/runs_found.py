@@ -1,4 +1,4 @@
-"""The runs in results/, which the pages made of them share: what was run, how it came out, who ended above whom."""
+"""The runs in results/ as the pages read them: the runs of each cell, their accuracies, and which method is ahead."""
 
 import json
 import math
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scipy import stats
+
+from fedceo.experiment.file import load_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 NEAR_CHANCE = 0.015
@@ -38,7 +40,7 @@ class Found:
         return {seed: 100 * value for seed, value in found.items() if value is not None}
 
     def unsmoothed(self) -> list[float]:
-        """Test accuracies in percent in the last round measured that had no smoothing; of FedCEO's runs alone."""
+        """Test accuracies of FedCEO's runs in percent, in the last evaluated round without a smoothing."""
         found = []
         for run in self.done:
             method, curves = run["experiment"]["method"], run["curves"]
@@ -48,7 +50,7 @@ class Found:
         return found
 
     def at(self, round_: int, name: str = "test_accuracy") -> dict[int, float]:
-        """By seed, in percent, what was measured in a round."""
+        """The accuracy in one round by seed, in percent."""
         found = {}
         for run in self.done:
             by_round = dict(zip(run["curves"]["round"], run["curves"][name], strict=True))
@@ -74,11 +76,11 @@ class Found:
 
 
 FINALISTS = ".finalists"
-"""Marks files of runs whose rate was chosen among trials at full length, `fedceo tune --finalists 2`."""
+"""The mark of files with runs whose rate was chosen among trials at full length, `fedceo tune --finalists 2`."""
 
 
 def load(kind: str = "") -> dict[str, Found]:
-    """Every cell that has runs, by the path of its experiment file.
+    """Every cell that has runs, by the path of its table and its name there.
 
     Args:
         kind: "" or FINALISTS.
@@ -86,7 +88,7 @@ def load(kind: str = "") -> dict[str, Found]:
     cells: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((ROOT / "results").rglob(f"*{kind}.json")):
         name = file.name.removesuffix(f"{kind}.json")
-        if "." in name or name == "theory":  # of another kind, or docs/theory.md's
+        if "." in name or name == "theory":  # files of another kind, and the numbers of docs/theory.md
             continue
         folder = file.with_name(name).relative_to(ROOT / "results").as_posix()
         for run in json.loads(file.read_text()):
@@ -94,9 +96,16 @@ def load(kind: str = "") -> dict[str, Found]:
     return {name: Found(runs) for name, runs in cells.items()}
 
 
-def files(folder: str) -> list[str]:
-    found = (ROOT / "experiments" / folder).rglob("*.toml")
-    return sorted((f.relative_to(ROOT / "experiments").with_suffix("").as_posix() for f in found), key=_order)
+def cells_in(prefix: str) -> list[str]:
+    """The full names of the cells of a table, experiments/PREFIX.toml, or of one setting within a table."""
+    table = next(each for each in (Path(prefix), *Path(prefix).parents) if _file_of(each).is_file())
+    grid = load_grid(_file_of(table))
+    names = (f"{table.as_posix()}/{cell}" for cell in grid.cells) if grid else ()
+    return sorted((name for name in names if name.startswith(f"{prefix}/")), key=_order)
+
+
+def _file_of(table: Path) -> Path:
+    return ROOT / "experiments" / table.parent / f"{table.name}.toml"
 
 
 def _order(name: str) -> tuple[str, int, str]:
@@ -106,7 +115,8 @@ def _order(name: str) -> tuple[str, int, str]:
 
 
 def tally(cells: Mapping[str, Found], method: str, other: str, which: str = "last") -> tuple[int, int, int]:
-    """In how many settings, folders of experiments, a method is above, not told apart from and below another."""
+    """In how many settings a method is above, not told apart from and below another; a setting is a cell's name but for
+    the method."""
     outcomes = []
     for name, found in cells.items():
         folder, _, of = name.rpartition("/")
@@ -118,7 +128,7 @@ def tally(cells: Mapping[str, Found], method: str, other: str, which: str = "las
 
 
 def favoured(name: str) -> str:
-    """Of a method that stands twice, with one rate and with a second one that is fixed, what the trials favour."""
+    """The cell that the trials favour, of a method that has two: one rate for all parts, or a second, fixed one."""
     best = {each: max((_score(trial) for trial in trials_of(each)), default=0.0) for each in _both(name)}
     return max(best, key=best.__getitem__)
 
@@ -128,7 +138,7 @@ def _both(name: str) -> tuple[str, str]:
 
 
 def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
-    """above, below, or open where the interval of the difference holds 0."""
+    """The outcome of a comparison: above, below, or open where the interval of the difference holds 0."""
     mean, width = difference(ours, theirs)
     if abs(mean) <= width:
         return "open"
@@ -136,7 +146,7 @@ def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float]:
-    """Of runs with the same seed: the mean, and half the width of its 95 % interval (Student's t)."""
+    """The mean difference of runs with the same seed, and half the width of its 95 % interval (Student's t)."""
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences), float(stats.t.ppf(0.975, len(differences) - 1)) * error
@@ -172,7 +182,7 @@ def chosen(trials: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _score(trial: Mapping[str, float | None], which: str = "validation_accuracy") -> float:
-    """Nothing for a trial that failed."""
+    """The accuracy of a trial, which is 0 for one that failed."""
     return trial[which] or 0.0
 
 
@@ -198,6 +208,6 @@ def spread(values: list[float]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"

@@ -19,7 +19,7 @@ LENET5 = (
 
 
 def costs(result: dict[str, Any]) -> str:
-    """How far the formulas are off, and what they predict."""
+    """The errors of the cost model's formulas, and their predictions."""
     lines = [
         f"Measured on {result['date']} with torch {result['torch']} on one core of: {result['machine']}.",
         "",
@@ -54,7 +54,7 @@ def costs(result: dict[str, Any]) -> str:
 
 
 def workers(result: dict[str, Any]) -> str:
-    """What a second worker brings."""
+    """The gain of a second worker."""
     lines = [
         f"Measured on {result['date']} with Ray {result['ray']} on {result['machine_cores']} cores of: "
         f"{result['machine']}, of which others kept {result['others_before']:.1f} busy before and "
@@ -85,7 +85,7 @@ def seconds(value: float) -> str:
 
 
 def in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """In the largest unit of which there is one."""
+    """The value in the largest unit of which it has at least one."""
     name, unit = next(((name, unit) for name, unit in units if value >= unit), units[-1])
     return f"{value / unit:,.0f} {name}" if value / unit >= 100 else f"{value / unit:.2g} {name}"
 

@@ -17,7 +17,7 @@ from fedceo import __version__
 from fedceo.cli import attack, report, studies
 from fedceo.cli.data import app as data_app
 from fedceo.cli.flower import app as flower_app
-from fedceo.cli.options import Json, Overrides
+from fedceo.cli.options import CellName, Json, Overrides
 from fedceo.cli.privacy import app as privacy_app
 from fedceo.errors import UsageError
 
@@ -61,6 +61,7 @@ def common(
 @app.command()
 def run(
     file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
+    cell: CellName = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
@@ -87,8 +88,8 @@ def run(
 
     place = elsewhere(engine, workers, ray_address, gpus_per_worker)
     if resume is not None:
-        if file is not None or overrides or out is not None:
-            raise UsageError("--resume: takes the folder alone, without FILE, --set or --out")
+        if file is not None or cell is not None or overrides or out is not None:
+            raise UsageError("--resume: takes the folder alone, without FILE, --cell, --set or --out")
         folder = resume
 
         def work(**callbacks: Any) -> Any:
@@ -99,8 +100,8 @@ def run(
         if file is None:
             known = "\n".join(f"  {path}" for path in experiment_files()) or "  none, here or below experiments/"
             raise UsageError(f"FILE: which experiment? These are here:\n{known}")
-        experiment = load_experiment(file, overrides or [])
-        folder = out or free_folder(Path("runs") / file.stem)
+        experiment = load_experiment(file, overrides or [], cell)
+        folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
 
         def work(**callbacks: Any) -> Any:
             return run_experiment(experiment, out=folder, workers=place, **callbacks)
@@ -175,6 +176,7 @@ def show(
 @app.command()
 def partition(
     file: Annotated[Path, typer.Argument(help="An experiment file (TOML).")],
+    cell: CellName = None,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="The picture, PNG or PDF.")] = Path("partition.png"),
     as_json: Json = False,
@@ -183,7 +185,7 @@ def partition(
     from fedceo.data import build_federation, draw_partition, label_counts
     from fedceo.experiment.file import load_experiment
 
-    experiment = load_experiment(file, overrides or [])
+    experiment = load_experiment(file, overrides or [], cell)
     federation = build_federation(experiment.data, experiment.seed)
     if as_json:
         print(json.dumps(label_counts(federation).tolist()))
@@ -195,8 +197,7 @@ def partition(
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List methods, models, data sets and experiment files."""
-    from fedceo.experiment.catalogue import inventory
-    from fedceo.terminal.inventory import show_inventory
+    from fedceo.terminal.inventory import inventory, show_inventory
 
     if as_json:
         print(json.dumps(inventory()))

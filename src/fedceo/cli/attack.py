@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedceo.cli.options import Json, Overrides
+from fedceo.cli.options import CellName, Json, Overrides, check_cell
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def attack(
     holds: Annotated[str, typer.Option(help="What the attacker holds: T0, T1, T2 or T3.")] = "T1",
     iterations: Annotated[int | None, typer.Option(help="Steps; left out: 300, or 4800 for ig.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0.")] = None,
+    cell: CellName = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new folder; left out: runs/attacks/NAME.")] = None,
     as_json: Json = False,
@@ -36,6 +37,7 @@ def attack(
         raise UsageError(f'--preset: unknown preset {preset!r}, the only one is "paper"')
     if preset is not None and (index or iterations is not None):
         raise UsageError("--preset: says which records and how many steps; leave out --index and --iterations")
+    check_cell(cell, target)
     settings = Attack(name, iterations)
     plans: list[tuple[Path, list[str], list[int] | None]] = [(Path(), [], index)]
     if preset is not None:
@@ -49,7 +51,7 @@ def attack(
         raise UsageError(f"{folder}: not an empty folder")
     results = []
     for within, changes, indices in plans:
-        simulation = _simulation(target, [*(overrides or []), *changes])
+        simulation = _simulation(target, [*(overrides or []), *changes], cell)
         chosen = choose(simulation, images, indices)
         with Console(stderr=True).status(f"attacking {len(chosen)} records, first without privacy"):
             study = run_study(simulation, settings, holds.upper(), chosen)
@@ -65,7 +67,7 @@ def attack(
         print(f"results and pictures: {folder}")
 
 
-def _simulation(target: Path, overrides: list[str]) -> "Simulation":
+def _simulation(target: Path, overrides: list[str], cell: str | None) -> "Simulation":
     """The simulation at the initial weights of an experiment file, or after the last round of a run."""
     from fedceo.experiment.file import load_experiment
     from fedceo.methods.base import State
@@ -74,7 +76,7 @@ def _simulation(target: Path, overrides: list[str]) -> "Simulation":
     from fedceo.simulation.runs import load
 
     if not target.is_dir():
-        return prepare(load_experiment(target, overrides))
+        return prepare(load_experiment(target, overrides, cell))
     run = load(target)
     simulation = prepare_again(RunFolder(target))
     if overrides:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedceo.cli.options import Json, Overrides
+from fedceo.cli.options import CellName, Json, Overrides, check_cell
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ RecordSteps = Annotated[int | None, typer.Option(help="record: local steps of on
 @app.command()
 def account(
     target: Target = None,
+    cell: CellName = None,
     overrides: Overrides = None,
     clients: Clients = None,
     cohort: Cohort = None,
@@ -63,9 +64,10 @@ def account(
     """Print who learns what: of an experiment as planned, of a run as it went, or of what the options say."""
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     _check_sources(target, overrides, given)
+    check_cell(cell, target)
     noise = None
     if target is not None:
-        rows, noise = _rows_of(target, overrides or [])
+        rows, noise = _rows_of(target, overrides or [], cell)
     else:
         from fedceo.accounting.rows import account as account_for
 
@@ -84,6 +86,7 @@ def account(
 @app.command()
 def calibrate(
     target: Target = None,
+    cell: CellName = None,
     epsilon: Annotated[float | None, typer.Option(help="The epsilon wanted.")] = None,
     observer: Annotated[str, typer.Option(help="Whose: outsider, participant, server or client.")] = "outsider",
     overrides: Overrides = None,
@@ -113,8 +116,9 @@ def calibrate(
         raise UsageError("--epsilon: the epsilon wanted is missing")
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     _check_sources(target, overrides, given)
+    check_cell(cell, target)
     if target is not None:
-        questions = [_to_solve(target, overrides or [], observer)]
+        questions = [_to_solve(target, overrides or [], observer, cell)]
     else:
         questions = _questions(given | {"noise_multiplier": 1.0})  # it is what is looked for
     found = []
@@ -138,6 +142,7 @@ def audit(
     file: Annotated[
         Path, typer.Argument(help="An experiment file, or a run folder, which then keeps audit.json for its report.")
     ],
+    cell: CellName = None,
     overrides: Overrides = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds with canaries; left out: what a minute or so takes.")
@@ -153,9 +158,10 @@ def audit(
     from fedceo.simulation.preparing import prepare, prepare_again
 
     kept = file.is_dir()
+    check_cell(cell, file)
     if kept and overrides:
         raise UsageError("--set: a run has been as it was; it takes an experiment file")
-    simulation = prepare_again(RunFolder(file)) if kept else prepare(load_experiment(file, overrides or []))
+    simulation = prepare_again(RunFolder(file)) if kept else prepare(load_experiment(file, overrides or [], cell))
     report = audit_simulation(simulation, rounds=rounds, seed=seed)
     shown = {"refuted": report.refuted, "tested": views_tested(report.as_dict())} | report.as_dict()
     text = json.dumps(shown, indent=2)
@@ -209,23 +215,23 @@ def _mechanisms(given: dict[str, Any]) -> list[str]:
     return ["distributed"] if needs_shares else ["central", "distributed"]
 
 
-def _to_solve(file: Path, overrides: list[str], observer: str) -> "Question":
+def _to_solve(file: Path, overrides: list[str], observer: str, cell: str | None) -> "Question":
     from fedceo.experiment.file import load_experiment
     from fedceo.simulation.spending import client_sizes, question_to_solve
 
-    experiment = load_experiment(file, overrides)
+    experiment = load_experiment(file, overrides, cell)
     if experiment.may_lose_noise:
         raise UsageError(f"{file}: cohort.dropout lets noise go missing, expected privacy.min_reports too")
     return question_to_solve(experiment, client_sizes(experiment), observer)
 
 
-def _rows_of(target: Path, overrides: list[str]) -> tuple[list["Row"], str]:
+def _rows_of(target: Path, overrides: list[str], cell: str | None) -> tuple[list["Row"], str]:
     """The rows, and the noise multiplier in words."""
     from fedceo.experiment.file import load_experiment
     from fedceo.simulation.spending import client_sizes, planned_rows, solve_noise, spent_rows, with_solved_noise
 
     if not target.is_dir():
-        experiment = load_experiment(target, overrides)
+        experiment = load_experiment(target, overrides, cell)
         sizes, privacy = client_sizes(experiment), experiment.privacy
         solved = with_solved_noise(experiment, sizes)
         words = f"{solve_noise(solved, sizes):.4g}"

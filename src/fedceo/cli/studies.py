@@ -11,12 +11,20 @@ import typer
 from fedceo.cli.options import Json, Overrides
 from fedceo.errors import UsageError
 
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cell", help="Only these cells of a grid: a name, or a pattern such as 'sigma-2.0/*'. May be repeated."
+    ),
+]
+
 
 def sweep(
-    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them.")],
+    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is run.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
     grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
+    only: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     as_json: Json = False,
@@ -31,7 +39,7 @@ def sweep(
     from fedceo.terminal.studies import show_sweep
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
-    cells = find_cells(target, seeds, overrides or [], grid or [], out)
+    cells = find_cells(target, seeds, overrides or [], grid or [], out, only or [])
     errors: dict[int, str] = {}
     with progress(len(cells), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
@@ -58,19 +66,19 @@ def sweep(
 
 
 def tune(
-    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder of them, each tuned alike.")],
+    target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is tuned alike.")],
     trials: Annotated[int | None, typer.Option(min=1, help="Settings tried for each method; left out: 12.")] = None,
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Of a trial, with --grid; left out: all.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
+    only: Cells = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
-    from fedceo.experiment.file import load_experiment
-    from fedceo.studies.cells import combinations, experiment_files
+    from fedceo.studies.cells import combinations, find_experiments
     from fedceo.studies.tune import tune as tune_one
     from fedceo.studies.tune import tune_on_grid
     from fedceo.terminal.progress import progress
@@ -82,11 +90,7 @@ def tune(
         raise UsageError("--trials: --grid says which trials there are")
     trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
-    base = target.parent if target.is_file() else target
-    experiments = {
-        str(file.relative_to(base).with_suffix("")): load_experiment(file, overrides or [])
-        for file in experiment_files(target)
-    }
+    experiments = find_experiments(target, overrides or [], only or [])
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))

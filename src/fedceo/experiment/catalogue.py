@@ -1,24 +1,18 @@
-"""What there is by name: the embedded demo, experiment files, and the registries."""
+"""The embedded demo and the experiment files at hand."""
 
-import re
 import tomllib
 from importlib import resources
 from pathlib import Path
 
-from fedceo.experiment.file import Experiment, parse_experiment
-from fedceo.experiment.method_table import known_methods
-from fedceo.experiment.registry import METHODS
+from fedceo.experiment.file import Experiment, load_experiment, load_grid
 
 
 def demo_experiments() -> dict[str, Experiment]:
     """Three runs on the same clients, cohorts and batches: without noise, UDP-FedAvg and FedCEO at one epsilon."""
-    table = tomllib.loads(resources.files("fedceo.experiment").joinpath("demo.toml").read_text())
-    private, method = table["privacy"], table["method"]
-    return {
-        "FedAvg": parse_experiment(table | {"privacy": {"mechanism": "none"}, "method": {"name": "fedavg"}}),
-        "UDP-FedAvg": parse_experiment(table | {"privacy": private, "method": {"name": "fedavg"}}),
-        "FedCEO": parse_experiment(table | {"privacy": private, "method": method}),
-    }
+    with resources.as_file(resources.files("fedceo.experiment").joinpath("demo.toml")) as file:
+        grid = load_grid(file)
+        assert grid is not None
+        return {cell: load_experiment(file, cell=cell) for cell in grid.cells}
 
 
 def experiment_files(root: Path = Path("experiments")) -> list[Path]:
@@ -29,29 +23,8 @@ def experiment_files(root: Path = Path("experiments")) -> list[Path]:
 
 
 def _is_experiment(file: Path) -> bool:
-    """There are other files of that kind, pyproject.toml for one."""
+    """Whether a TOML file is an experiment; other programs have such files too, pyproject.toml for one."""
     try:
         return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding="utf-8")))
     except (ValueError, OSError):
         return False
-
-
-def inventory() -> dict[str, dict[str, str]]:
-    """Everything that can be named in an experiment file, with a line each."""
-    from fedceo import data, models
-
-    return {
-        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
-        "models": dict(models.MODELS.descriptions),
-        "data sets": dict(data.DATASETS.descriptions),
-        "experiment files": {str(path): _first_comment(path) for path in experiment_files()},
-    }
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
-
-
-def _first_sentence(words: str) -> str:
-    return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")

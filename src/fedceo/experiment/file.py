@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from fedceo.errors import UsageError
+from fedceo.experiment.grid import Grid, read_grid
 from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
 from fedceo.experiment.registry import MECHANISMS
 from fedceo.experiment.sections import (
@@ -74,15 +75,47 @@ class Experiment(Section):
         return self
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str | None = None) -> Experiment:
     """Read and check an experiment file; overrides are "section.field=value" with TOML values.
 
     A file may say `extends = ["part.toml", ...]`: it then begins with what these say, later ones over earlier ones.
+
+    Args:
+        cell: the name of one cell, for a file with a `[grid]`.
     """
     table = _read(Path(path), ())
+    grid = _grid_of(path, table)
+    try:
+        if grid is not None:
+            for layer in grid.layers(cell):
+                _put_all(table, layer.fields)
+        elif cell is not None:
+            raise UsageError(f"--cell: {cell!r}, but the file has no [grid]")
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     for override in overrides:
         _apply(table, override)
-    return parse_experiment(table)
+    try:
+        return parse_experiment(table)
+    except UsageError as error:
+        if grid is None or cell is None:
+            raise
+        raise UsageError(f"{path}: {grid.place_of_mistake(cell, str(error))}: {error}") from None
+
+
+def load_grid(path: str | Path) -> Grid | None:
+    """The grid of an experiment file, where it has one."""
+    return _grid_of(path, _read(Path(path), ()))
+
+
+def _grid_of(path: str | Path, table: dict[str, Any]) -> Grid | None:
+    """Take the [grid] out of a file's table."""
+    if "grid" not in table:
+        return None
+    try:
+        return read_grid(table.pop("grid"))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
@@ -143,6 +176,19 @@ def _apply(table: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise UsageError(f"--set {override}: {section} is not a section")
     put(table, ".".join([*sections, field]), value)
+
+
+def _put_all(table: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Put sections of fields over a table; what clears a section comes before the fields that stay in it."""
+    for section, values in fields.items():
+        if not isinstance(values, dict):
+            table[section] = values
+            continue
+        below = table.setdefault(section, {})
+        if not isinstance(below, dict):
+            raise UsageError(f"{section}: {below!r}, expected a table")
+        for field in sorted(values, key=lambda field: field not in ("name", "mechanism")):
+            put(below, f"{section}.{field}", values[field])
 
 
 NO_ROOM = {

@@ -1,1 +1,1 @@
-"""Many runs as one question: sweeps over experiment files, seeds and grids, tuning with equal budgets, their tables."""
+"""Studies of many runs: sweeps over experiment files, grids and seeds, tuning with equal budgets, and their tables."""

@@ -1,4 +1,4 @@
-"""The cells of a sweep: which experiments, where each one's runs lie."""
+"""The cells of a sweep: the experiments of files and their grids, and the folder of each run."""
 
 import itertools
 import re
@@ -6,14 +6,16 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment, load_experiment
+from fedceo.experiment.file import Experiment, load_experiment, load_grid
+from fedceo.experiment.grid import nearest
 
 PARTS = "parts"
-"""A folder of this name holds what experiment files are made of, not experiments."""
+"""A folder of this name holds files that others extend, no experiments."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,9 @@ class Cell:
     """One experiment with one seed.
 
     Attributes:
-        name: of the experiment, seeds apart; cells of one name are averaged.
-        experiment: with its seed.
-        folder: where its run lies.
+        name: the experiment's name, the same for all its seeds, over which tables average.
+        experiment: the experiment with its seed.
+        folder: the run folder.
     """
 
     name: str
@@ -31,25 +33,27 @@ class Cell:
     folder: Path
 
 
-def find_cells(target: Path, seeds: int, overrides: Sequence[str], grid: Sequence[str], out: Path) -> list[Cell]:
+def find_cells(
+    target: Path,
+    seeds: int,
+    overrides: Sequence[str],
+    grid: Sequence[str],
+    out: Path,
+    patterns: Sequence[str] = (),
+) -> list[Cell]:
     """All cells of a file or of the files in a folder.
 
     Args:
         seeds: runs of each experiment, with its own seed and those after it.
         overrides: "section.field=value", for every cell.
-        grid: "section.field=[value, ...]", each cell once with every value.
+        grid: "section.field=[value, ...]"; each experiment is run once with every combination of the values.
+        patterns: as for `find_experiments`.
     """
-    files = experiment_files(target)
+    choices = [[f"{field}={_as_toml(value)}" for field, value in values.items()] for values in combinations(grid)]
+    found = [find_experiments(target, [*overrides, *chosen], patterns) for chosen in choices]
     cells = []
-    for file, values in itertools.product(files, combinations(grid)):
-        chosen = [f"{field}={_as_toml(value)}" for field, value in values.items()]
-        base = target.parent if target.is_file() else target
-        name = "/".join([*file.relative_to(base).with_suffix("").parts])
-        name += "".join(f",{override}" for override in chosen)
-        try:
-            experiment = load_experiment(file, [*overrides, *chosen])
-        except UsageError as error:
-            raise error if str(file) in str(error) else UsageError(f"{file}: {error}") from None
+    for of_file, (chosen, experiments) in itertools.product(found[0], zip(choices, found, strict=True)):
+        name, experiment = ",".join([of_file, *chosen]), experiments[of_file]
         for seed in range(experiment.seed, experiment.seed + seeds):
             folder = out / _as_path(name) / f"seed-{seed}"
             cells.append(Cell(name, experiment.model_copy(update={"seed": seed}), folder))
@@ -57,6 +61,44 @@ def find_cells(target: Path, seeds: int, overrides: Sequence[str], grid: Sequenc
     if twice:
         raise UsageError(f"--grid: {twice[0].parent.name} comes twice, expected values that differ")
     return cells
+
+
+def find_experiments(target: Path, overrides: Sequence[str], patterns: Sequence[str] = ()) -> dict[str, Experiment]:
+    """The experiments of a file or of the files in a folder, by name; those of a file with a grid are its cells.
+
+    The name of a file's only experiment is the name of the file, within the folder where that is the target. The name
+    of a cell stands behind the name of its file, or alone where the file is the target.
+
+    Args:
+        overrides: "section.field=value", for every experiment.
+        patterns: only experiments whose names match one of these, such as "sigma-2.0/*"; left out: all.
+    """
+    known: dict[str, tuple[Path, str | None]] = {}
+    for file in experiment_files(target):
+        grid = load_grid(file)
+        name = "" if file == target else file.relative_to(target).with_suffix("").as_posix()
+        for cell in [None] if grid is None else grid.cells:
+            full = "/".join(filter(None, [name, cell])) or file.stem
+            if full in known:
+                raise UsageError(f"{file}: {full} is the name of an experiment in {known[full][0]} too")
+            known[full] = file, cell
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise UsageError(
+                f"--cell: {pattern!r} matches none of the {len(known)} experiments{nearest(pattern, known)}"
+            )
+    return {
+        name: _load(file, overrides, cell)
+        for name, (file, cell) in known.items()
+        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def _load(file: Path, overrides: Sequence[str], cell: str | None) -> Experiment:
+    try:
+        return load_experiment(file, overrides, cell)
+    except UsageError as error:
+        raise error if str(file) in str(error) else UsageError(f"{file}: {error}") from None
 
 
 def experiment_files(target: Path) -> list[Path]:
@@ -72,13 +114,13 @@ def experiment_files(target: Path) -> list[Path]:
 
 
 def _is_no_experiment(name: Path, file: Path) -> bool:
-    """Parts, and what runs have left behind."""
+    """Whether a file is a part of others, or a copy that a run keeps in its folder."""
     left_behind = any((file.parent / left).exists() for left in ("checkpoint.safetensors", "result.json"))
     return PARTS in name.parts or left_behind
 
 
 def combinations(grid: Sequence[str]) -> list[dict[str, Any]]:
-    """Every combination of the values of "section.field=[value, ...]"s: {"section.field": value, ...}."""
+    """Every combination of the values in --grid's "section.field=[value, ...]", as {"section.field": value, ...}."""
     choices = [_choices(each) for each in grid]
     fields = [values[0][0] for values in choices]
     for field in fields:

@@ -1,4 +1,4 @@
-"""What a sweep leaves for a page of results: every run's numbers and all that is needed to believe them, no weights."""
+"""The file that a sweep leaves for pages of results: every run's numbers and all that one needs to believe them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,10 @@ CURVES = ("test_accuracy", "validation_accuracy", "local_accuracy", "personal_ac
 def results_of(
     cells: Sequence[Cell], results: Sequence[dict[str, Any] | None], errors: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """One entry for each run: its name, seed, experiment, result, accuracies over rounds, or what went wrong.
+    """One entry for each run: its name, seed, experiment, result and accuracies over rounds, or its error.
 
-    errors: by the cell's number, for those whose result is None.
+    Args:
+        errors: the message of each cell whose result is None, by the cell's number.
     """
     entries = []
     for number, (cell, result) in enumerate(zip(cells, results, strict=True)):
@@ -29,7 +30,7 @@ def results_of(
 
 
 def _curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rounds that were measured, and what was measured in them."""
+    """The rounds that were evaluated, and the accuracies measured in them."""
     measured = [record for record in history if "test_accuracy" in record]
     curves = {name: [record.get(name) for record in measured] for name in CURVES}
     said = {name: values for name, values in curves.items() if any(value is not None for value in values)}

@@ -21,14 +21,14 @@ OnCell = Callable[[Cell, dict[str, Any] | None, str | None], None]
 
 
 def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None = None) -> list[dict[str, Any] | None]:
-    """The results of all cells, in their order; None for one that failed.
+    """The results of all cells in their order, with None for a cell that failed.
 
     A finished run is read, an unfinished one resumed. A run folder that holds another experiment is refused before
     anything is run.
 
     Args:
         jobs: runs at a time; left out: one for each core on a CPU, one on a GPU.
-        on_cell: called with each cell as it is done, its result or what went wrong.
+        on_cell: called with each cell as it is done, and its result or its error.
     """
     for cell in cells:
         _check(cell)
@@ -55,14 +55,14 @@ def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None
 
 
 def default_jobs() -> int:
-    """One run for each core this process may use; on a GPU one at a time."""
+    """The number of runs at a time: one for each core that this process may use, or one on a GPU."""
     if torch.cuda.is_available():
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """The cell's result, from where it is."""
+    """Run the cell, or go on with its unfinished run, and return its result."""
     if RunFolder(cell.folder).exists:
         _check(cell)
         return resume(cell.folder).result
@@ -87,7 +87,10 @@ def _check(cell: Cell) -> None:
 
 
 def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:
-    """Each cell's number and a function that gives its result or raises, as they come; one job needs no process."""
+    """Yield each cell's number, as it is done, with a function that gives its result or raises.
+
+    One job needs no process of its own.
+    """
     if jobs == 1:
         for number, cell in cells:
             yield number, partial(run_cell, cell)

@@ -16,11 +16,12 @@ COLUMNS = (
 
 
 def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    """One row for each experiment, over its seeds; accuracies in percent of the test set.
+    """One row for each experiment, over its seeds, with accuracies in percent of the test set.
 
-    `best` is chosen on the test set and so optimistic. `unsmoothed` is the last round measured that did not smooth,
-    where the last one did. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
-    tuning wrote them; `caveat`, in no file but for the screen, of what model the accuracy is where nobody has it.
+    `best` is chosen on the test set and so optimistic. `unsmoothed` is the accuracy in the last evaluated round without
+    a smoothing, where the last round has one. Epsilons are the largest over the seeds. `tuned` says how the settings
+    were chosen, where a tuning wrote them. `caveat`, which is for the screen and goes into no file, says which model
+    was measured where no participant holds that model.
     """
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
@@ -61,7 +62,7 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _largest_epsilon(all_rows: Sequence[Sequence[Mapping[str, Any]]], observer: str) -> float | None:
-    """Of the observer's first row in each run; None if any has none."""
+    """The largest epsilon in the observer's first rows of all runs; None if one of them has no epsilon."""
     found = [next((row["epsilon"] for row in rows if row["observer"] == observer), None) for rows in all_rows]
     known = [epsilon for epsilon in found if epsilon is not None]
     return max(known) if len(known) == len(found) else None
@@ -92,7 +93,7 @@ def to_latex(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Columns that say something; spreads stand beside their means."""
+    """The columns in which some row has an entry, without the spreads, which stand beside their means."""
     return [c for c in COLUMNS if not c.endswith(" sd") and any(row[c] is not None for row in rows)]
 
 

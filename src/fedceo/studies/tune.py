@@ -1,8 +1,8 @@
 """Settings chosen on the validation records, with the same number of trials for every method.
 
 `tune` searches, and knows the paper's grids for FedCEO; `tune_on_grid` tries every value of a grid for all experiments
-alike, where asked in short runs, of which the best are run again at full length. Both go by the validation accuracy
-after a trial's last round. What they learn from validation records is a release of its own that no privacy row accounts
+alike, in short runs where asked, of which the best are run again at full length. Both go by the validation accuracy
+after a trial's last round. Choosing by validation records releases something about them that no privacy row accounts
 for.
 """
 
@@ -23,15 +23,16 @@ from fedceo.studies.sweep import OnCell, run_cell, sweep
 
 OnTrial = Callable[[int, dict[str, Any], float], None]
 Cells = dict[tuple[str, int], Cell]
-"""By the experiment's name and the number of its setting in the grid."""
+"""Cells by the experiment's name and the number of the setting in the grid."""
 
 
 def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | None = None) -> Experiment:
     """The experiment with the best settings found, written to out/tuned.toml; trials that were run are not run again.
 
     Args:
-        trials: how many settings are tried, the experiment's own first; a method with more settings gets no more.
-        out: a folder; each trial is a run in it.
+        trials: the number of settings that are tried, the experiment's own first, whatever the size of the search
+            space.
+        out: the folder in which each trial has its run folder.
     """
     try:
         import optuna
@@ -68,16 +69,17 @@ def tune_on_grid(
 ) -> dict[str, tuple[Experiment, float]]:
     """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
 
-    out/trials.json holds every trial's values and validation accuracy, none where it failed, and that of finalists
-    `at_full_length`.
+    out/trials.json holds every trial's values and validation accuracy (null where it failed), and for finalists the
+    accuracy `at_full_length`.
 
     Args:
-        experiments: by name; each gets every trial of the grid. A trial that fails counts as tried.
-        grid: "section.field=[value, ...]", all combinations.
-        out: a folder; each trial is a run in out/NAME.
-        rounds: of a trial, where it is shorter than the experiment; its noise is that of the whole experiment.
-        finalists: so many of the best short trials are run again at full length, and the best of these is chosen:
-            what is quick at first need not be good in the end. With 1 the best short trial is.
+        experiments: the experiments by name; each gets every trial of the grid. A trial that fails counts as tried.
+        grid: "section.field=[value, ...]", of which all combinations are tried.
+        out: the folder in whose subfolders NAME the trials have their run folders.
+        rounds: the length of a trial, where it is shorter than the experiment; its noise is that of the whole
+            experiment.
+        finalists: the number of the best short trials that are run again at full length, of which the best is chosen,
+            because a setting that is quick at first need not be good in the end. With 1 the best short trial is chosen.
         jobs, on_cell: as for `sweep`.
     """
     settings = combinations(grid)
@@ -146,7 +148,7 @@ def tune_on_grid(
 
 
 def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None) -> dict[tuple[str, int], float]:
-    """The validation accuracy in the end of each."""
+    """Run all cells and return the validation accuracy of each after its last round."""
     sweep(list(cells.values()), jobs, on_cell)
     return {key: last_validation(cell) for key, cell in cells.items()}
 
@@ -162,8 +164,10 @@ def _listed(chosen: Mapping[str, Any]) -> str:
 
 
 def _shortened(experiment: Experiment, rounds: int) -> Experiment:
-    """As many rounds, with the noise of the whole: a target epsilon would allow fewer rounds less. A schedule of the
-    learning rate falls within them."""
+    """The experiment with fewer rounds and the noise of the whole one.
+
+    A target epsilon would allow less noise for fewer rounds. A schedule of the learning rate is that of the short run.
+    """
     if experiment.privacy.target_epsilon is not None:
         experiment = with_solved_noise(experiment, _sizes(experiment.data, experiment.seed))
     return changed(experiment, {"train.rounds": rounds})
@@ -191,7 +195,7 @@ def _value(experiment: Experiment, name: str) -> Any:
 
 
 def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
-    """The experiment with "section.field" set, checked again."""
+    """The experiment with other values of "section.field", checked again."""
     table = experiment.model_dump(exclude_none=True)
     for name, value in values.items():
         section = name.partition(".")[0]

@@ -1,5 +1,6 @@
 """Lists of the names that experiment files can use, and of the data sets on this machine."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,39 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedceo.data import DATASETS
+from fedceo.errors import UsageError
+from fedceo.experiment.catalogue import experiment_files
+from fedceo.experiment.file import load_grid
+from fedceo.experiment.method_table import known_methods
+from fedceo.experiment.registry import METHODS
+from fedceo.models import MODELS
 from fedceo.terminal.tables import Column, console, show_table
+
+
+def inventory() -> dict[str, dict[str, str]]:
+    """Everything that can be named in an experiment file and the files themselves, with a line for each."""
+    return {
+        "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
+        "models": dict(MODELS.descriptions),
+        "data sets": dict(DATASETS.descriptions),
+        "experiment files": {str(path): _description(path) for path in experiment_files()},
+    }
+
+
+def _description(path: Path) -> str:
+    """The comment in a file's first line and, where the file has a grid, the number of its cells and its axes."""
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    comment = first.removeprefix("#").strip() if first.startswith("#") else ""
+    try:
+        grid = load_grid(path)
+    except UsageError as error:
+        return f"cannot be read: {error}"
+    return comment if grid is None else f"{comment} ({grid})".strip()
+
+
+def _first_sentence(words: str) -> str:
+    return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
 
 
 def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
