@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import groupby
 from typing import TypeVar
 
 import torch
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedceo.tensors.weights import Weights
+from fedceo.tensors.weights import Weights, as_row
+from fedceo.training import terms
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise
 from fedceo.training.per_example import clipped_sum
@@ -71,10 +73,10 @@ class LoopTrainer:
         batches, masks = context.plan(client, round_, work)
         noise = RecordNoise(context.schedule, work.moment(round_), [client], context.device, context.dtype)
         start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
+        start_row = _row(start)
         weights = {name: w.clone() for name, w in start.items()}
-        size = sum(w.numel() for w in weights.values())
-        momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum or work.ascent else {}
-        noised = momenta
+        momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum else {}
+        noised: Weights = {name: torch.zeros_like(w) for name, w in weights.items()} if work.ascent else {}
         losses = []
         model.train()
         with self._own_stream(work.moment(round_), client):
@@ -82,28 +84,23 @@ class LoopTrainer:
                 real = row[row >= 0].to(context.device)
                 x, y = context.records(real)
                 mask = None if masks is None else masks[step, : len(real)].to(context.device)
-                if work.record is None:
-                    at = weights
-                    if work.ascent:
-                        at = _climbed(weights, self._gradient(model, weights, x, y, mask, work)[0], work.ascent)
-                    gradients, loss = self._gradient(model, at, x, y, mask, work)
-                else:
-                    at = _climbed(weights, noised, work.ascent) if work.ascent else weights
-                    gradients, loss = self._private_gradient(model, at, x, y, mask, work)
-                    std = work.record.noise_multiplier * work.record.clip
-                    parts = torch.split(noise.draw(step, size)[0].mul_(std), [w.numel() for w in weights.values()])
-                    for (name, w), part in zip(weights.items(), parts, strict=True):
-                        gradients[name] = (gradients[name] + part.view_as(w)) / context.expected_batch(client, work)
-                        if work.only is not None and name not in work.only:
-                            gradients[name] = torch.zeros_like(w)
-                    noised = gradients
-                gradients = _with_terms(gradients, weights, start, work)
+                at: Weights = weights
+                if work.ascent:
+                    uphill = noised if work.record else self._gradient(model, weights, x, y, mask, work)[0]
+                    at = _named(terms.ascend(work, _row(weights), _row(uphill)), weights)
+                gradients, loss = self._gradient(model, at, x, y, mask, work)
+                if work.record:
+                    divisor = context.expected_batch(client, work)
+                    noised = gradients = _noised(gradients, work, noise, step, divisor)
+                if terms.active_terms(work):
+                    gradients = _named(_with_terms(work, _row(gradients), _row(weights), start_row), weights)
                 for name, w in weights.items():
+                    gradient = gradients[name]
                     if work.momentum:
-                        gradients[name] = momenta[name].mul_(work.momentum).add_(gradients[name])
-                    w.sub_(gradients[name], alpha=work.learning_rate)
-                if work.radius is not None:
-                    weights = _put_back(weights, start, work.radius)
+                        gradient = momenta[name].mul_(work.momentum).add_(gradient)
+                    w.sub_(gradient, alpha=work.learning_rate)
+                if terms.projects(work):
+                    weights = _named(terms.project(work, _row(weights), start_row), weights)
                 losses.append(loss)
         return weights, torch.stack(losses).mean()
 
@@ -134,54 +131,76 @@ class LoopTrainer:
     def _gradient(
         self, model: nn.Module, weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None, work: Work
     ) -> tuple[dict[str, Tensor], Tensor]:
+        """A client's gradient, with zeros for parameters that do not train, and its mean loss.
+
+        The gradient is the mean over the batch, or under record privacy the sum of its records' clipped gradients.
+        """
         trained = {name: w for name, w in weights.items() if work.only is None or name in work.only}
+        if work.record is None:
+            found, loss = self._mean_gradient(model, weights, trained, x, y, mask)
+        elif len(x) == 0:
+            found, loss = {}, x.new_zeros(())
+        else:
+            found, loss = self._clipped_gradients(model, weights, trained, x, y, mask, work.record.clip)
+        return {name: found.get(name, torch.zeros_like(w)) for name, w in weights.items()}, loss
+
+    def _mean_gradient(
+        self, model: nn.Module, weights: Weights, trained: Weights, x: Tensor, y: Tensor, mask: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         leaves = {name: w.detach().requires_grad_() for name, w in trained.items()}
         loss = self._loss(model, {**weights, **leaves}, x, y, mask)
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        gradients = dict(zip(leaves, found, strict=True))
-        return {name: gradients.get(name, torch.zeros_like(w)) for name, w in weights.items()}, loss.detach()
+        return dict(zip(leaves, found, strict=True)), loss.detach()
 
-    def _private_gradient(
-        self, model: nn.Module, weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None, work: Work
+    def _clipped_gradients(
+        self,
+        model: nn.Module,
+        weights: Weights,
+        trained: Weights,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+        clip: float,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        assert work.record is not None
-        if len(x) == 0:
-            return {name: torch.zeros_like(w) for name, w in weights.items()}, x.new_zeros(())
-
-        trained = {name: w for name, w in weights.items() if work.only is None or name in work.only}
-
         def one(trained: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
             return self._loss(model, {**weights, **trained}, x[None], y[None], None if mask is None else mask[None])
 
         axes = (None, 0, 0, None if mask is None else 0)
         gradients, losses = vmap(grad_and_value(one), in_dims=axes, randomness="different")(trained, x, y, mask)
         present = torch.ones(len(x), dtype=x.dtype, device=x.device)
-        sums = clipped_sum(gradients, present, work.record.clip)
-        return {name: sums.get(name, torch.zeros_like(w)) for name, w in weights.items()}, losses.mean()
+        return clipped_sum(gradients, present, clip), losses.mean()
 
 
-def _norm(tensors: Weights) -> Tensor:
-    return torch.cat([t.flatten() for t in tensors.values()]).norm()
+def _noised(gradients: Weights, work: Work, noise: RecordNoise, step: int, divisor: float) -> dict[str, Tensor]:
+    """The noised sum of clipped gradients, divided by the expected batch; zeros for what does not train."""
+    assert work.record is not None
+    std = work.record.noise_multiplier * work.record.clip
+    sizes = [g.numel() for g in gradients.values()]
+    parts = torch.split(noise.draw(step, sum(sizes))[0].mul_(std), sizes)
+    return {
+        name: (g + part.view_as(g)) / divisor if work.only is None or name in work.only else torch.zeros_like(g)
+        for (name, g), part in zip(gradients.items(), parts, strict=True)
+    }
 
 
-def _climbed(weights: Weights, way: Weights, ascent: float) -> dict[str, Tensor]:
-    factor = ascent / _norm(way).clamp_min(1e-30)
-    return {name: w + way[name] * factor for name, w in weights.items()}
+def _with_terms(work: Work, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+    """The gradient with the terms that the Work asks for; all are (1, D)."""
+    for direction, along in groupby(terms.active_terms(work), key=lambda term: term.direction):
+        vector = direction(weights, start)
+        pull: Tensor | float = 0.0
+        for term in along:
+            applies = 1.0 if term.applies is None else term.applies(work, vector).to(vector.dtype)
+            pull = pull + term.strength(work) * applies
+        gradient = gradient + pull * vector
+    return gradient
 
 
-def _with_terms(gradients: Weights, weights: Weights, start: Weights, work: Work) -> dict[str, Tensor]:
-    """With what pulls the weights back to their start."""
-    if not work.proximal and not work.outside:
-        return dict(gradients)
-    moved = {name: w - start[name] for name, w in weights.items()}
-    norm = _norm(moved)
-    pull = work.proximal + work.outside * (norm > work.outside_radius).to(norm.dtype)
-    return {name: g + pull * moved[name] for name, g in gradients.items()}
+def _row(weights: Weights) -> Tensor:
+    """(1, D): one model as a row."""
+    return as_row(weights)[None]
 
 
-def _put_back(weights: Weights, start: Weights, radius: float) -> dict[str, Tensor]:
-    moved = {name: w - start[name] for name, w in weights.items()}
-    norm = _norm(moved)
-    if norm <= radius:
-        return dict(weights)
-    return {name: start[name] + m * (radius / norm) for name, m in moved.items()}
+def _named(row: Tensor, like: Weights) -> dict[str, Tensor]:
+    """Undo `_row`; every tensor has memory of its own, since products may round otherwise on unaligned memory."""
+    parts = torch.split(row[0], [w.numel() for w in like.values()])
+    return {name: part.view(w.shape).clone() for (name, w), part in zip(like.items(), parts, strict=True)}

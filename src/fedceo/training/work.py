@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from torch import Tensor
@@ -12,6 +12,10 @@ from fedceo.tensors.weights import Weights
 
 ALL_RECORDS = 2**62
 """The batch size that takes in all of a client's records."""
+BARE_FIELDS = frozenset({"epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase"})
+"""The fields of a Work that leave a step w -= eta * gradient; outside_radius means nothing by itself."""
+PLAIN_FIELDS = BARE_FIELDS | {"momentum", "record", "proximal"}
+"""The fields of a Work that the fused step on a GPU knows."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,19 @@ class Work:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is that of SGD, with or without noise and a proximal term."""
-        return not (self.outside or self.radius is not None or self.ascent or self.only is not None)
+        """Whether a step is that of SGD, with or without momentum, record-level noise and a proximal term.
+
+        A Work with any other field set is not plain, so that a new field is never overlooked by a step that is fused.
+        """
+        return self._sets_only(PLAIN_FIELDS)
 
     @property
     def is_bare(self) -> bool:
         """Whether a step is w -= eta * gradient and nothing else."""
-        return self.is_plain and not (self.momentum or self.proximal or self.record)
+        return self._sets_only(BARE_FIELDS)
+
+    def _sets_only(self, names: frozenset[str]) -> bool:
+        return all(field.name in names or getattr(self, field.name) == field.default for field in fields(self))
 
     def moment(self, round_: int) -> int:
         """The number under which the Schedule keeps this part of the round."""
