@@ -1,4 +1,4 @@
-"""One client after another: any model, any device. The oracle for every faster trainer."""
+"""The trainer that takes one client after another: any model, any device. It is the oracle for every faster trainer."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -24,32 +24,32 @@ Result = TypeVar("Result")
 
 
 class LoopTrainer:
-    """Plain SGD, step by step, client by client; on a CPU as many clients at a time as torch may use threads.
+    """SGD step by step, client by client; on a CPU as many clients at a time as torch may use threads.
 
     Threads work on clients, not on parts of a product: small products gain nothing from several threads and lose much
-    when anything else runs. So a result depends neither on their number nor on what they do. A model that draws from
-    torch's global stream, as nn.Dropout does, has its clients trained one by one.
+    when anything else runs. So a result does not depend on the number of threads. A model that draws from torch's
+    global stream, as nn.Dropout does, has its clients trained one by one.
     """
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
-        one_by_one = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
+        each_start = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
         trained = self._each(
-            lambda model, k: self._train_client(model, one_by_one[k], clients[k], round_, work), len(clients)
+            lambda model, k: self._train_client(model, each_start[k], clients[k], round_, work), len(clients)
         )
         weights = {name: torch.stack([found[name] for found, _ in trained]) for name in starts}
         return Trained(weights, torch.stack([loss for _, loss in trained]))
 
     def _each(self, task: Callable[[nn.Module, int], Result], count: int) -> list[Result]:
-        """task(model, k) for every client, in their order."""
+        """The results of task(model, k) for every client k, in their order."""
         if self._workers is None or count == 1:
             return [task(self.context.model, k) for k in range(count)]
         idle = list(self._models)
 
         def run(k: int) -> Result:
-            model = idle.pop()  # functional_call exchanges a module's parameters, so each thread has its own
+            model = idle.pop()  # functional_call exchanges a module's parameters, so each thread has a model of its own
             try:
                 return task(model, k)
             finally:
@@ -60,15 +60,16 @@ class LoopTrainer:
     @cached_property
     def _workers(self) -> ThreadPoolExecutor | None:
         threads = torch.get_num_threads()
-        if self._draws or threads == 1:
+        if self._uses_global_stream or threads == 1:
             return None
         self._models = [copy.deepcopy(self.context.model) for _ in range(threads)]
-        self.context.records(torch.zeros(1, dtype=torch.int64))  # makes what all will read
+        self.context.records(torch.zeros(1, dtype=torch.int64))  # normalises the records once, before threads read them
         return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def _train_client(
         self, model: nn.Module, start: Weights, client: int, round_: int, work: Work
     ) -> tuple[dict[str, Tensor], Tensor]:
+        """A client's trained weights and mean loss over its steps."""
         context = self.context
         batches, masks = context.plan(client, round_, work)
         noise = RecordNoise(context.schedule, work.moment(round_), [client], context.device, context.dtype)
@@ -79,7 +80,7 @@ class LoopTrainer:
         noised: Weights = {name: torch.zeros_like(w) for name, w in weights.items()} if work.ascent else {}
         losses = []
         model.train()
-        with self._own_stream(work.moment(round_), client):
+        with self._client_stream(work.moment(round_), client):
             for step, row in enumerate(batches):
                 real = row[row >= 0].to(context.device)
                 x, y = context.records(real)
@@ -105,9 +106,9 @@ class LoopTrainer:
         return weights, torch.stack(losses).mean()
 
     @contextmanager
-    def _own_stream(self, moment: int, client: int) -> Iterator[None]:
-        """A model that draws from torch's global stream gets one of its own for this client and moment."""
-        if not self._draws:
+    def _client_stream(self, moment: int, client: int) -> Iterator[None]:
+        """Seed torch's global stream for this client and moment, if the model draws from it, and put it back after."""
+        if not self._uses_global_stream:
             yield
             return
         with torch.random.fork_rng(devices=[]):
@@ -115,8 +116,8 @@ class LoopTrainer:
             yield
 
     @cached_property
-    def _draws(self) -> bool:
-        """Whether the model draws from torch's global stream in training."""
+    def _uses_global_stream(self) -> bool:
+        """Whether the model draws from torch's global stream in training, which is assumed on a GPU."""
         context = self.context
         context.model.train()
         before = torch.get_rng_state()

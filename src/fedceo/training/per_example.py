@@ -1,4 +1,4 @@
-"""Record-level clipping and noise inside a local step: DP-SGD as Opacus does it."""
+"""Record-level clipping and Gaussian noise, as in DP-SGD; the sums of clipped gradients are those of Opacus."""
 
 from collections.abc import Sequence
 

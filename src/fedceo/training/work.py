@@ -1,4 +1,4 @@
-"""What a client does in a round, and what comes back: the contract that every trainer keeps."""
+"""The contract that every trainer keeps: the work of a client in a round, and the result."""
 
 import math
 from collections.abc import Sequence
@@ -36,19 +36,20 @@ class Work:
     """Local training of one round: SGD with momentum from a zero buffer.
 
     Attributes:
-        epochs: E.
-        batch_size: B; under record privacy the batches are Poisson with rate 1 / ceil(n / B).
+        epochs: E, passes over the client's records.
+        batch_size: B, records in a batch; under record privacy batches are Poisson with rate 1 / ceil(n / B).
         learning_rate: eta.
-        momentum: of the SGD buffer.
-        record: DP-SGD, or none for plain SGD.
+        momentum: the factor of the SGD buffer in every step.
+        record: DP-SGD, or None for plain SGD.
         proximal: mu; mu * (w - start) is added to every step's gradient, after any noise (FedProx).
-        outside, outside_radius: lambda (w - start) likewise, where w is farther from the start than the radius.
-        radius: after every step a model farther from its start than this is put back to that distance.
+        outside: lambda; lambda * (w - start) likewise, where w is farther from the start than outside_radius (L2).
+        outside_radius: the distance from which `outside` acts.
+        radius: the L2 distance from the start to which a model that is farther is put back after every step, or None.
         ascent: rho; gradients are taken at w + rho g / |g|, with g the gradient at w or, under record privacy, the
-            noised one of the step before.
-        only: names of the parameters that train, the others stay; none: all train.
-        steps: at most so many steps.
-        phase: which part of the round this is; each has batches, masks and noise of its own.
+            noised gradient of the step before.
+        only: names of the parameters that train while the others stay, or None if all train.
+        steps: the largest number of steps, or None.
+        phase: the number of this part of the round; each part has batches, masks and noise of its own.
     """
 
     epochs: int
@@ -82,7 +83,7 @@ class Work:
         return all(field.name in names or getattr(self, field.name) == field.default for field in fields(self))
 
     def moment(self, round_: int) -> int:
-        """The number under which the Schedule keeps this part of the round."""
+        """The number that stands for this part of the round in the Schedule."""
         return round_ + (self.phase << 32)
 
 
@@ -95,7 +96,7 @@ def local_work(experiment: Experiment, t: int, noise_multiplier: float) -> Work:
 
 
 def schedule_factor(schedule: str, t: int, rounds: int) -> float:
-    """What the client's learning rate is multiplied by in round t of T: 1 in the first, 0.01 in the last."""
+    """The factor of the client's learning rate in round t of T: 1 in the first, 0.01 in the last unless constant."""
     if schedule == "constant" or rounds == 1:
         return 1.0
     done = (t - 1) / (rounds - 1)
@@ -117,7 +118,7 @@ class Trained:
 
 
 class Trainer(Protocol):
-    """Trains a cohort: the same answer from every implementation, given the same Schedule."""
+    """A way to train a cohort; given the same Schedule, every implementation gives the same answer."""
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
-        """starts: name -> (K, ...); clients: K client numbers; round_: counted from 1."""
+        """Train the K clients, each from its row of starts, name -> (K, ...); rounds count from 1."""

@@ -26,16 +26,16 @@ CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
 POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 
 Step = tuple[str, str, nn.Module | int | None]
-"""What a node of the trace does: kind, name, and the module or size that goes with it."""
+"""The operation of a node of the trace: kind, name, and the module or size that goes with it."""
 
 
 class NotAChainError(Exception):
-    """The model is no chain; says why."""
+    """The model is no chain; the message says why."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as blocks.
+    """A model as a chain of blocks.
 
     Attributes:
         blocks: the blocks from input to logits.
@@ -54,7 +54,7 @@ class Chain:
 
     @property
     def transposed(self) -> frozenset[str]:
-        """Weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
+        """Names of weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
         return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
@@ -110,7 +110,7 @@ class Chain:
 
 
 def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
-    """The chain that the model is.
+    """The model as a chain.
 
     Raises:
         NotAChainError: the model is something else.
@@ -129,7 +129,7 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
 
 
 def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
-    """What each node does, if each takes what the one before gave."""
+    """The operations of the trace, if each takes the output of the one before."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     mask = inputs[1] if len(inputs) == 2 and getattr(model, "mask_shape", None) is not None else None
     if len(inputs) > 1 and mask is None:
@@ -150,6 +150,7 @@ def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
 
 
 def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
+    """The operation of one node; masked: whether the mask is among its inputs."""
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     if masked and node.target in PRODUCTS and len(node.args) == 2 and not node.kwargs:
         return "mask", node.name, None
@@ -169,14 +170,14 @@ def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
 
 
 def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether all axes but the first become one."""
+    """Whether the node makes all axes but the first one axis."""
     if isinstance(module, nn.Flatten):
         return _plain(module, {"start_dim": 1, "end_dim": -1})
     return node.target in FLATTENS and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
 
 
 def _pooled(node: fx.Node, module: nn.Module | None) -> int:
-    """The side of the squares that are pooled, side by side; 0 if it is something else."""
+    """The side of the squares that a max-pooling takes, without overlap; 0 if the node is something else."""
     size: Any = 0
     usual = False
     if isinstance(module, nn.MaxPool2d):
@@ -189,16 +190,18 @@ def _pooled(node: fx.Node, module: nn.Module | None) -> int:
 
 
 def _plain(module: nn.Module, usual: dict[str, Any]) -> bool:
+    """Whether the module's attributes have the values that the blocks know."""
     return all(getattr(module, name) == value for name, value in usual.items())
 
 
 class _Steps:
-    """The steps, taken one by one when they are of the kind asked for."""
+    """The operations of a trace, taken from the front."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
 
     def take(self, kind: str) -> bool:
+        """Take the next operation if it is of this kind; returns whether it was."""
         found = bool(self.steps) and self.steps[0][0] == kind
         if found:
             self.steps.pop(0)
@@ -206,7 +209,7 @@ class _Steps:
 
 
 def _blocks(steps: _Steps) -> Iterator[Block]:
-    """Layers with what follows them; a ReLU commutes with pooling and with a mask, so either may come first."""
+    """Layers with the operations after them; a ReLU commutes with pooling and with a mask, so either may be first."""
     while steps.steps:
         kind, name, module = steps.steps.pop(0)
         bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
@@ -228,7 +231,7 @@ def _blocks(steps: _Steps) -> Iterator[Block]:
 
 
 def _check(model: nn.Module, chain: Chain, shape: tuple[int, ...]) -> None:
-    """The chain must give what the model gives: hooks and wrappers do not show in a trace."""
+    """Compare the chain's output with the model's: hooks and wrappers do not show in a trace."""
     weights = {name: p.detach() for name, p in model.named_parameters()}
     first = next(iter(weights.values()))
     x = torch.linspace(-1, 1, 2 * prod(shape), dtype=first.dtype, device=first.device).view(2, *shape)

@@ -28,7 +28,7 @@ class Functional:
     def gradient(
         self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
-        """As Chain.gradient."""
+        """See Chain.gradient."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
         x, labels, _, mask = batch

@@ -39,7 +39,7 @@ class Program(Protocol):
     def gradient(
         self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
-        """As Chain.gradient."""
+        """See Chain.gradient."""
 
 
 class BatchedTrainer:

@@ -11,7 +11,7 @@ from fedceo.training.cuda import row_kernels
 
 
 def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:
-    """As cross_entropy of batched/losses.py."""
+    """See cross_entropy of batched/losses.py."""
     clients, slots, classes = logits.shape
     losses, dy = logits.new_empty(clients, slots), torch.empty_like(logits)
     row_kernels.cross_entropy_kernel[(clients * slots,)](
@@ -21,7 +21,7 @@ def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Ten
 
 
 def clip_factors(squares: Sequence[Tensor], batch: Batch, clip: float) -> Tensor:
-    """As clip_factors of batched/losses.py."""
+    """See clip_factors of batched/losses.py."""
     parts = torch.stack(list(squares))
     factors = torch.empty_like(parts[0])
     row_kernels.clip_factors_kernel[(triton.cdiv(factors.numel(), 128),)](

@@ -80,7 +80,7 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
     """Each record's loss over its client's count, and the gradient of its loss, where MEAN over that count too."""
     row = tl.program_id(0)
     count = tl.load(counts + row // slots)
-    share = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
+    fraction = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
     unit = tl.arange(0, TILE)
     at = row.to(tl.int64) * classes + unit
     value = tl.load(logits + at, mask=unit < classes, other=float("-inf"))
@@ -91,8 +91,8 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
     loss = tl.log(total) - tl.sum(tl.where(unit == label, value, 0.0), 0)
     g = powers / total - tl.where(unit == label, 1.0, 0.0)
     if MEAN:
-        g *= share
-    tl.store(losses + row, tl.where(share > 0, loss * share, 0.0))
+        g *= fraction
+    tl.store(losses + row, tl.where(fraction > 0, loss * fraction, 0.0))
     tl.store(dy + at, g, mask=unit < classes)
 
 

@@ -21,7 +21,7 @@ def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
 
 
 def take_step(cohort: Cohort, work: Work) -> None:
-    """As take_step of batched/step.py, which does the steps that the kernel does not know; the noise is the same."""
+    """See take_step of batched/step.py, which takes the steps that the kernel does not know, with the same noise."""
     if not work.is_plain:
         noise = None if cohort.keys is None else fill_noise(cohort.keys, cohort.step, cohort.size)
         general.take_step(cohort, work, noise)
