@@ -47,7 +47,7 @@ def make(which: str) -> nn.Module:
     return special[which]() if which in special else build_model(which, (3, 32, 32), 5, seed=0)
 
 
-def place(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> TrainingContext:
+def context(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> TrainingContext:
     data = federation(SIZES, (3, 32, 32), classes=5)
     if bad:
         data.x[data.train[0][:5]] = torch.nan
@@ -99,7 +99,7 @@ def exact_loop(
 def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
     """20 steps of the largest client; unequal sizes, momentum, a proximal term."""
     model = make(which)
-    here, clients = place(model), [0, 2, 3]
+    here, clients = context(model), [0, 2, 3]
     work = Work(4, 32, 0.02, momentum=0.5, record=record, proximal=0.1)
     begin = starts(model, len(clients))
     trainer = BatchedTrainer(here)
@@ -154,7 +154,7 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
 def test_loop_and_batch_agree_in_float64(record: RecordPrivacy | None) -> None:
     """Without kernels, as where there is no Triton."""
     model = make("lenet5").double()
-    here = replace(place(model), dtype=torch.float64)
+    here = replace(context(model), dtype=torch.float64)
     work = Work(2, 32, 0.02, momentum=0.5, record=record)
     begin = {name: w.double() for name, w in starts(model, 2).items()}
     loop, batch = (trainer(here).train(begin, [0, 3], 1, work) for trainer in (LoopTrainer, BatchedTrainer))
@@ -164,7 +164,7 @@ def test_loop_and_batch_agree_in_float64(record: RecordPrivacy | None) -> None:
 def test_captured_steps_serve_later_rounds() -> None:
     """Other cohorts, other sizes, other rates: the same bits as a trainer that never saw another round."""
     model = make("lenet5")
-    here = place(model)
+    here = context(model)
     trainer = BatchedTrainer(here)
     for round_, clients in enumerate(([0, 1], [2, 3], [0, 1, 2], [1, 3], [0, 1]), start=1):
         work = Work(1, 32, 0.1 / round_, record=RECORD)
@@ -175,7 +175,7 @@ def test_captured_steps_serve_later_rounds() -> None:
 
 def test_a_cohort_trains_in_parts() -> None:
     model = make("lenet5")
-    here, begin, work = place(model), starts(model, 4), Work(1, 32, 0.05, record=RECORD)
+    here, begin, work = context(model), starts(model, 4), Work(1, 32, 0.05, record=RECORD)
     whole = BatchedTrainer(here).train(begin, [0, 1, 2, 3], 1, work)
     parts = BatchedTrainer(here, most_bytes=1).train(begin, [0, 1, 2, 3], 1, work)
     assert apart(whole.weights, parts.weights, begin) < near("lenet5")
@@ -185,7 +185,7 @@ def test_a_cohort_trains_in_parts() -> None:
 def test_noise_has_the_size_asked_and_never_comes_twice(which: str) -> None:
     """With a vanishing clip a step is noise alone: clients, steps and rounds must have nothing in common."""
     model = make(which)
-    here, rate, std = place(model), 0.5, 1.0
+    here, rate, std = context(model), 0.5, 1.0
     begin = {name: w.expand(2, *w.shape) for name, w in parameters_of(model).items()}
     record = RecordPrivacy(clip=1e-4, noise_multiplier=std / 1e-4)
 
@@ -232,7 +232,7 @@ def test_noise_is_philox_and_box_muller() -> None:
 def test_a_bad_record_switches_no_noise_off() -> None:
     model = make("lenet5")
     begin = starts(model, 2)
-    here = place(model, bad=True)
+    here = context(model, bad=True)
     work = Work(1, 32, 0.1, record=RECORD)
     trained = BatchedTrainer(here).train(begin, [0, 2], 1, work).weights
     for name, w in begin.items():
@@ -245,7 +245,7 @@ def test_system_randomness_never_repeats_and_a_seed_does() -> None:
     model = make("mlp")
     begin, work = starts(model, 2), Work(1, 32, 0.1, record=RECORD)
     for randomness, same in (("seeded", True), ("system", False)):
-        here = place(model, randomness)
+        here = context(model, randomness)
         one, two = (BatchedTrainer(here).train(begin, [0, 1], 1, work).weights for _ in range(2))
         assert (difference(one, two) == 0) == same
 
@@ -253,7 +253,7 @@ def test_system_randomness_never_repeats_and_a_seed_does() -> None:
 def test_tf32_is_near() -> None:
     """Where torch's switch allows it; near ties fall otherwise more often then."""
     model = make("lenet5")
-    here, begin, work = place(model), starts(model, 2), Work(1, 64, 0.05)
+    here, begin, work = context(model), starts(model, 2), Work(1, 64, 0.05)
     trainer = BatchedTrainer(here)
     exact = trainer.train(begin, [0, 2], 1, work).weights
     torch.set_float32_matmul_precision("high")

@@ -1,5 +1,6 @@
 """What methods ask of local training beside plain SGD: the loop and the batch agree on all of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
+from fedceo.tensors.weights import as_row
+from fedceo.training.batched import step
 from fedceo.training.batched.cohort import Cohort
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
-from fedceo.training.loop import LoopTrainer, _climbed
+from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
+from fedceo.training.terms import ascend
 from fedceo.training.work import ALL_RECORDS, RecordPrivacy, Work
 from tests.support.small import SIZES, SmallConv, federation
 
@@ -28,7 +32,11 @@ class Normed(nn.Module):
         return self.fc(torch.tanh(self.norm(self.conv(x))).flatten(1))
 
 
-MODELS = {"chain": SmallConv, "torch.func": Normed, "masked": lambda: build_model("mlp", (1, 4, 4), 3, 0)}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "chain": SmallConv,
+    "torch.func": Normed,
+    "masked": lambda: build_model("mlp", (1, 4, 4), 3, 0),
+}
 PLAIN = Work(2, 4, 0.1, 0.5)
 
 
@@ -63,14 +71,14 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
     torch.manual_seed(0)
     exact = device == "cpu"
     kind, module = torch.float64 if exact else torch.float32, MODELS[model]()
-    place = TrainingContext(module.to(device, kind), federation(), Schedule(3), torch.device(device), kind)
-    weights = parameters_of(place.model)
+    context = TrainingContext(module.to(device, kind), federation(), Schedule(3), torch.device(device), kind)
+    weights = parameters_of(context.model)
     last = list(weights)[-1].split(".")[0]
     head = frozenset(each for each in weights if each.split(".")[0] == last)
     work = replace(works(head, frozenset(weights) - head)[name], record=record)
     starts = {each: w.expand(len(SIZES), *w.shape).clone() for each, w in weights.items()}
     one, other = (
-        kind_of(place).train(starts, range(len(SIZES)), 2, work).weights for kind_of in (LoopTrainer, BatchedTrainer)
+        kind_of(context).train(starts, range(len(SIZES)), 2, work).weights for kind_of in (LoopTrainer, BatchedTrainer)
     )
     for each, w in one.items():
         assert torch.allclose(w, other[each], atol=1e-9 if exact else 1e-4), each
@@ -80,25 +88,26 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
 
 
 def test_phases_of_a_round_have_batches_of_their_own() -> None:
-    place = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
-    first, second = (place.plan(0, 1, replace(PLAIN, phase=phase))[0] for phase in (0, 1))
+    context = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    first, second = (context.plan(0, 1, replace(PLAIN, phase=phase))[0] for phase in (0, 1))
     assert not torch.equal(first, second)
-    assert torch.equal(first, place.plan(0, 1, PLAIN)[0])
+    assert torch.equal(first, context.plan(0, 1, PLAIN)[0])
 
 
 def test_a_gradient_of_zero_has_no_direction_to_ascend() -> None:
-    weights = {name: w.detach() for name, w in parameters_of(SmallConv()).items()}
-    climbed = _climbed(weights, {name: torch.zeros_like(w) for name, w in weights.items()}, 0.3)
-    assert all(torch.equal(climbed[name], w) for name, w in weights.items())
+    weights = as_row({name: w.detach() for name, w in parameters_of(SmallConv()).items()})[None]
+    assert torch.equal(ascend(replace(PLAIN, ascent=0.3), weights, torch.zeros_like(weights)), weights)
 
 
 @pytest.mark.parametrize("record", [None, RecordPrivacy(0.5, 0.3)], ids=["plain", "record"])
 def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> None:
-    place = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
+    context = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
     work = replace(PLAIN, ascent=0.3, record=record)
-    starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(place.model).items()}
-    cohort = Cohort.of(starts, place, [place.plan(k, 1, work) for k in (0, 1)], [1.0, 1.0], work)
-    (cohort.gradients if record is None else cohort.noised)[1, : cohort.size] = 2.0
-    before = cohort.climb(work)
+    starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(context.model).items()}
+    cohort = Cohort.of(starts, context, [context.plan(k, 1, work) for k in (0, 1)], [1.0, 1.0], work)
+    uphill = cohort.gradients if record is None else cohort.noised
+    assert uphill is not None
+    uphill[1, : cohort.size] = 2.0
+    before = step.ascend(cohort, work)
     moved = (cohort.weights - before).norm(dim=1)
     assert moved[0] == 0 and float(moved[1]) == pytest.approx(0.3, rel=1e-4)

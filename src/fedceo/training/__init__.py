@@ -1,16 +1,17 @@
 """How a cohort trains: start weights and the clients' records in, trained weights out.
 
+work.py         the contract: what a client does in a round (Work), and what a trainer gives back
+terms.py        terms beside the gradient of the loss; a new one is a field of Work and an entry here
+context.py      the model, the records, the schedule and the device that a trainer works with
 schedule.py     every random choice of a run, as data
 draws.py        the same choices made on a GPU
-noise.py        the noise of the record regime
-work.py         what a client does in a round, and what comes back
+noise.py        the noise of record-level privacy, step by step
+per_example.py  clipping of single records' gradients
 loop.py         one client after another: any model, any device; the oracle
-per_example.py  record-level clipping and noise inside local steps
-batched.py      the whole cohort as one program
-cohort.py       what that program works on: K models as one matrix, their batches
-chain.py        models that are a chain of known layers; blocks.py: those layers, backward passes written out
-functional.py   any other model, through torch.func
-captured.py     a GPU's steps, recorded once and replayed
-fused.py        layers and step on a GPU; kernels.py, row_kernels.py: what runs there
-engine.py       which of loop and batch runs: a fixed rule
+batched/        the whole cohort as one program, and the table of all buffers in memory
+cuda/           the same on a GPU: captured steps and kernels
+engine.py       the rule that chooses between loop and batched
+
+A record is a datum. Its index is its position among the federation's records. Filling is what pads a batch to the size
+of others: it counts for nothing.
 """

@@ -12,18 +12,18 @@ from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Work
 
 MOST_READY_BYTES = 2**30
-"""Records are normalised once and kept up to this size (CIFAR-10 takes 0.6 GiB in float32), else batch by batch.
+"""Size up to which all records are normalised once and kept (CIFAR-10 takes 0.6 GiB in float32).
 
-On a GPU they may take an eighth of its memory.
+Larger data are normalised batch by batch. On a GPU the limit is an eighth of its memory.
 """
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where and on what a trainer works.
+    """The model, records, random choices, device and precision of a trainer.
 
     Attributes:
-        ready: what `inputs` would make, where somebody has made it already.
+        ready: the tensor that `inputs` would compute, where it exists already.
     """
 
     model: nn.Module
@@ -35,12 +35,12 @@ class TrainingContext:
 
     @cached_property
     def draws(self) -> Schedule | DeviceDraws:
-        """Where batches and dropout masks come from: the Schedule on a CPU, the device itself otherwise."""
+        """The source of batches and dropout masks: the Schedule on a CPU, the device itself otherwise."""
         return self.schedule if self.device.type == "cpu" else DeviceDraws(self.schedule, self.device)
 
     @cached_property
     def inputs(self) -> Tensor | None:
-        """All records as the model takes them and a last one of zeros, on its device, where they are few enough."""
+        """All records as the model takes them and one of zeros, (n + 1, *shape); None if they are too many to keep."""
         if self.ready is not None:
             return self.ready
         data, most = self.federation, MOST_READY_BYTES
@@ -58,41 +58,45 @@ class TrainingContext:
 
     @property
     def blank(self) -> int:
-        """The place of a record of zeros, which fills batches up."""
+        """The index of a record of zeros, which fills batches up."""
         return len(self.federation.x)
 
-    def records(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The federation's records at some places as the model takes them, (..., *shape), and their labels."""
-        labels = self._labels[places]
+    def records(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The records with these indices, (...), as the model takes them, (..., *shape), and their labels, (...)."""
+        labels = self._labels[indices]
         if self.inputs is not None:
             # index_select is three times faster here than the same by brackets
-            flat = self.inputs.index_select(0, places.flatten())
-            return flat.view(*places.shape, *self.federation.shape), labels
-        here = places.to(self.federation.x.device)
+            flat = self.inputs.index_select(0, indices.flatten())
+            return flat.view(*indices.shape, *self.federation.shape), labels
+        here = indices.to(self.federation.x.device)
         inputs = self.federation.inputs(self.federation.x[here.clamp_max(self.blank - 1)].to(self.device), self.dtype)
-        filling = (places == self.blank).view(*places.shape, *(1,) * len(self.federation.shape))
+        filling = (indices == self.blank).view(*indices.shape, *(1,) * len(self.federation.shape))
         return inputs.masked_fill_(filling, 0.0), labels
 
     def make_ready(self) -> bool:
-        """Normalises all records now, where they may be kept; whether `records` then reads nothing but the device."""
+        """Normalise all records now if they may be kept; returns whether `records` then reads from the device alone."""
         return self.inputs is not None
 
     def plan(self, client: int, round_: int, work: Work) -> tuple[Tensor, Tensor | None]:
-        """A client's batches, (steps, batch) places in the federation's records with -1 for none, and dropout masks."""
+        """A client's batches of a round.
+
+        Returns:
+            (steps, B) indices of the federation's records, -1 for filling, and (steps, B, units) dropout masks or None.
+        """
         mine = self.federation.train[client].to(self.device)
         draw = self.draws.poisson_batches if work.record else self.draws.batches
         moment = work.moment(round_)
         size = len(mine) if work.batch_size == ALL_RECORDS else work.batch_size
         local = draw(moment, client, len(mine), work.epochs, size)[: work.steps]
-        places = torch.where(local >= 0, mine[local.clamp_min(0)], -1)
+        indices = torch.where(local >= 0, mine[local.clamp_min(0)], -1)
         shape = getattr(self.model, "mask_shape", None)
         if shape is None:
-            return places, None
+            return indices, None
         keep = float(self.model.keep)  # type: ignore[arg-type]
-        masks = self.draws.dropout_masks(moment, client, (len(places), places.shape[1]), tuple(shape), keep)
-        return places, masks.to(self.dtype)
+        masks = self.draws.dropout_masks(moment, client, (len(indices), indices.shape[1]), tuple(shape), keep)
+        return indices, masks.to(self.dtype)
 
     def expected_batch(self, client: int, work: Work) -> float:
-        """n / ceil(n / B): what the noised sum is divided by under record privacy."""
+        """n / ceil(n / B), the divisor of the noised sum under record privacy."""
         records = len(self.federation.train[client])
         return records / -(-records // work.batch_size)

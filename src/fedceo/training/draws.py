@@ -1,8 +1,8 @@
-"""Batches and dropout masks drawn on a GPU: the Schedule's questions, answered without a way over the host.
+"""Batches and dropout masks drawn on a GPU, without a way over the host.
 
-Every answer comes from a Philox generator of its own whose 64-bit key is drawn from the Schedule's generator for the
-same purpose, round and client. So the answers still follow from the seed alone, and from the operating system where
-randomness is "system"; they are not those that the Schedule gives on a CPU.
+Every draw comes from a Philox generator of its own whose key is drawn from the Schedule's generator for the same
+purpose, round and client. So the draws still follow from the seed alone, and from the operating system where randomness
+is "system"; they are not those that the Schedule gives on a CPU.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedceo.training.schedule import Schedule
+from fedceo.training.schedule import Schedule, positions_of
 
 
 def draw_key(generator: np.random.Generator) -> int:
@@ -22,31 +22,28 @@ def draw_key(generator: np.random.Generator) -> int:
 
 @dataclass(frozen=True)
 class DeviceDraws:
-    """Answers like the Schedule's, on the device; each is a function of the same things."""
+    """The Schedule's batches and masks on a device, with other draws; each is a function of the same things."""
 
     schedule: Schedule
     device: torch.device
 
     def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
-        """As Schedule.batches."""
+        """See Schedule.batches."""
         steps = ceil(records / size)
-        places = torch.full((epochs, steps * size), -1, dtype=torch.int64, device=self.device)
-        places[:, :records] = self._uniform("batches", round_, client, (epochs, records), torch.float64).argsort(1)
-        return places.view(epochs * steps, size)
+        positions = torch.full((epochs, steps * size), -1, dtype=torch.int64, device=self.device)
+        positions[:, :records] = self._uniform("batches", round_, client, (epochs, records), torch.float64).argsort(1)
+        return positions.view(epochs * steps, size)
 
     def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
-        """As Schedule.poisson_batches."""
+        """See Schedule.poisson_batches."""
         per_epoch = ceil(records / size)
         drawn = self._uniform("batches", round_, client, (epochs * per_epoch, records), torch.float64)
-        taken = drawn < 1 / per_epoch
-        order = torch.where(taken, torch.arange(records, device=self.device), records).sort(1).values
-        order = order[:, : max(1, int(taken.sum(1).max()))]
-        return torch.where(order < records, order, -1)
+        return positions_of(drawn < 1 / per_epoch)
 
     def dropout_masks(
         self, round_: int, client: int, rows: tuple[int, int], shape: tuple[int, ...], keep: float
     ) -> Tensor:
-        """As Schedule.dropout_masks."""
+        """See Schedule.dropout_masks."""
         drawn = self._uniform("dropout", round_, client, (*rows, *shape), torch.float32)
         return drawn.lt_(keep).mul_(1 / keep)
 

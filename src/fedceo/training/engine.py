@@ -1,4 +1,4 @@
-"""Which trainer runs, and where: a fixed rule on model, device and regime, never a timing inside the run."""
+"""The choice of trainer and device: a fixed rule on model, device and regime, never a timing inside the run."""
 
 import torch
 from torch import nn
@@ -26,10 +26,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_engine(context: TrainingContext, engine: str) -> str:
-    """ "loop" or "batched".
+    """The engine, "loop" or "batched", that train.engine means.
 
-    auto takes the batch wherever the model can be batched, but for one case: on a CPU the loop beats torch.func's
-    batched convolutions, which a model needs that has convolutions and is no chain of known layers.
+    "auto" is batched wherever the model can be batched, but for one case: on a CPU the loop beats torch.func's batched
+    convolutions, which a model needs that has convolutions and is no chain of known layers.
     """
     if engine == "loop":
         return engine
@@ -44,7 +44,7 @@ def choose_engine(context: TrainingContext, engine: str) -> str:
 
 
 def why_not_batched(context: TrainingContext) -> str | None:
-    """What torch says when two copies of the model are run at once, or nothing if it can."""
+    """The message of torch when it cannot run two copies of the model at once, or None if it can."""
     if why_no_chain(context) is None:
         return None
     weights = {name: p.detach().expand(2, *p.shape) for name, p in context.model.named_parameters()}
@@ -58,7 +58,7 @@ def why_not_batched(context: TrainingContext) -> str | None:
 
 
 def why_no_chain(context: TrainingContext) -> str | None:
-    """What keeps the model from the blocks of chain.py, or nothing if it is such a chain."""
+    """The reason why the model is no chain of known layers, or None if it is one."""
     try:
         read_chain(context.model, context.federation.shape)
     except NotAChainError as reason:
@@ -67,4 +67,5 @@ def why_no_chain(context: TrainingContext) -> str | None:
 
 
 def make_trainer(context: TrainingContext, engine: str) -> Trainer:
+    """The trainer of an engine, "loop" or "batched"."""
     return BatchedTrainer(context) if engine == "batched" else LoopTrainer(context)

@@ -1,6 +1,6 @@
-"""The noise of the record regime, step by step, for one client or many.
+"""The noise of record-level privacy, step by step, for one client or many.
 
-On a CPU each client's comes from its own generator of the Schedule, step after step. On a GPU it is a function of
+On a CPU each client's noise comes from its own generator of the Schedule, step after step. On a GPU it is a function of
 (key, step, entry), the key drawn from that generator, so that it can be drawn inside a captured step, for many clients
 or one: a loop over clients gets the same numbers.
 """
@@ -24,7 +24,7 @@ HAS_TRITON = find_spec("triton") is not None  # torch for a CPU, and for some sy
 
 
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the fused kernels run there."""
+    """Whether the kernels of training/cuda run on this device in this precision."""
     return HAS_TRITON and device.type == "cuda" and dtype == torch.float32
 
 
@@ -32,7 +32,7 @@ class RecordNoise:
     """Standard normals for the clients of a cohort in one round.
 
     Attributes:
-        keys: (K,) the clients' keys where noise is a function of them, else none.
+        keys: (K,) the clients' keys where noise is a function of them, else None.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class RecordNoise:
 
     @cached_property
     def pool(self) -> ThreadPoolExecutor | None:
-        """As many threads as torch has here; none where clients are trained in threads of their own."""
+        """As many threads as torch may use, or none where that is one: clients may train in threads of their own."""
         threads = torch.get_num_threads()
         return ThreadPoolExecutor(threads) if threads > 1 else None
 
     def draw(self, step: int, size: int) -> Tensor:
-        """(K, size) for one step; steps are asked for in order."""
+        """(K, size) standard normals for one step; steps must be asked for in order."""
         if self.keys is not None:
-            from fedceo.training.cuda import fused
+            from fedceo.training.cuda.step import fill_noise
 
-            return fused.fill_noise(self.keys, torch.tensor([step], device=self.device), size).to(self.dtype)
+            return fill_noise(self.keys, torch.tensor([step], device=self.device), size).to(self.dtype)
         if self.device.type != "cpu":
             return torch.stack([standard_normal(size, each, self.device, self.dtype) for each in self.generators])
         drawn = torch.empty(len(self.generators), size, dtype=self.dtype)

@@ -1,4 +1,6 @@
-"""Record-level clipping and noise inside a local step: DP-SGD as Opacus does it."""
+"""Record-level clipping and Gaussian noise, as in DP-SGD; the sums of clipped gradients are those of Opacus."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,23 +11,27 @@ from fedceo.training.draws import draw_key
 
 
 def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, Tensor]:
-    """Sum over records of gradients scaled to L2 norm at most `clip`, over all parameters together.
+    """The sum over records of gradients scaled to L2 norm at most `clip` over all parameters together.
 
     A gradient that is not finite counts as zero: it must not take the noise of its batch with it.
 
     Args:
-        gradients: name -> (B, ...), one gradient a record.
+        gradients: name -> (B, ...), the gradient of each record.
         present: (B,) 1 for a record, 0 for filling.
     """
-    squares = torch.stack([flat(g).square().sum(1) for g in gradients.values()]).sum(0)
-    factors = clip_factors(squares, present, clip)
+    factors = clip_factors([flat(g).square().sum(1) for g in gradients.values()], present, clip)
     finite = {name: torch.nan_to_num(g, nan=0.0, posinf=0.0, neginf=0.0) for name, g in gradients.items()}
     return {name: torch.einsum("b,b...->...", factors, g) for name, g in finite.items()}
 
 
-def clip_factors(squares: Tensor, present: Tensor, clip: float) -> Tensor:
-    """What a gradient of given squared norm is multiplied by; 0 for filling and for what is not finite."""
-    norms = squares.sqrt()
+def clip_factors(squares: Sequence[Tensor], present: Tensor, clip: float) -> Tensor:
+    """The factors that scale gradients to L2 norm at most `clip`: 0 for filling and for gradients that are not finite.
+
+    Args:
+        squares: (..., B) squared norms of the gradients' parts, which are summed.
+        present: (..., B) 1 for a record, 0 for filling.
+    """
+    norms = torch.stack(list(squares)).sum(0).sqrt()
     return torch.where(torch.isfinite(norms), (clip / (norms + 1e-6)).clamp_max(1.0) * present, 0.0)
 
 
@@ -39,7 +45,7 @@ def draw_noise(like: Weights, std: float, generator: np.random.Generator) -> dic
 
 
 def standard_normal(total: int, generator: np.random.Generator, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The generator's own numbers on a CPU; elsewhere those of a Philox stream there that it draws the key for."""
+    """(total,) standard normals: the generator's own on a CPU, elsewhere from a Philox stream whose key it draws."""
     if device.type == "cpu":
         kind = np.float64 if dtype == torch.float64 else np.float32
         return torch.from_numpy(generator.standard_normal(total, dtype=kind))

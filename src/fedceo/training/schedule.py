@@ -4,6 +4,8 @@ Two engines given the same Schedule take the same batches, dropout masks and noi
 randomness = "system" all that privacy rests on (cohorts, batches, noise) comes from the operating system instead.
 """
 
+from __future__ import annotations
+
 import secrets
 from dataclasses import dataclass
 from math import ceil
@@ -28,12 +30,12 @@ PURPOSES = (
     "count noise",
 )
 SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout"))
-"""What privacy counts on nobody knowing; who is absent tells of who is in."""
+"""The purposes whose draws nobody may know, for privacy rests on that; absences tell who takes part."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The random choices that follow from one seed, the secret ones only where randomness is "seeded"."""
+    """The random choices that follow from one seed; the secret ones do so only where randomness is "seeded"."""
 
     seed: int
     randomness: str = "seeded"
@@ -41,15 +43,15 @@ class Schedule:
     def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
         """A generator of its own for every purpose, round and client.
 
-        NumPy's, not torch's: torch's CPU generator keeps 32 bits of its seed, so that among some ten thousand draws two
-        would be the same, and noise that comes twice can be subtracted.
+        It is NumPy's, not torch's: torch's CPU generator keeps 32 bits of its seed, so that among some ten thousand
+        draws two would be the same, and noise that comes twice can be subtracted.
         """
         if self.randomness == "system" and purpose in SECRET:
             return np.random.default_rng(secrets.randbits(256))
         return np.random.default_rng(self._entropy(purpose, round_, client))
 
     def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
-        """A seed for what must be seeded with a number."""
+        """A seed of 63 bits, for generators that are seeded with a number."""
         return int(self._entropy(purpose, round_, client).generate_state(1, np.uint64)[0]) >> 1
 
     def _entropy(self, purpose: str, round_: int, client: int) -> np.random.SeedSequence:
@@ -63,34 +65,39 @@ class Schedule:
         return sorted(generator.permutation(clients)[:size].tolist())
 
     def reporting(self, round_: int, cohort: list[int], dropout: float) -> list[int]:
-        """Those of the cohort that report, each unless it drops out on its own."""
+        """The clients of the cohort that report; each drops out with probability `dropout`, independently."""
         return [k for k in cohort if dropout == 0 or self.generator("absence", round_, k).random() >= dropout]
 
-    def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> "Tensor":
-        """(steps, size) places of records, every epoch a new order; -1 fills the last batch of an epoch."""
+    def batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+        """(steps, size) positions among the client's records, a new order every epoch; -1 fills its last batch."""
         steps = ceil(records / size)
         generator = self.generator("batches", round_, client)
-        places = torch.full((epochs, steps * size), -1, dtype=torch.int64)
+        positions = torch.full((epochs, steps * size), -1, dtype=torch.int64)
         for epoch in range(epochs):
-            places[epoch, :records] = torch.from_numpy(generator.permutation(records))
-        return places.view(epochs * steps, size)
+            positions[epoch, :records] = torch.from_numpy(generator.permutation(records))
+        return positions.view(epochs * steps, size)
 
-    def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> "Tensor":
-        """(steps, largest) places of records, each record in each batch with probability 1 / ceil(records / size).
+    def poisson_batches(self, round_: int, client: int, records: int, epochs: int, size: int) -> Tensor:
+        """(steps, largest) positions, each record in each batch with probability 1 / ceil(records / size).
 
         Rows are filled up with -1; a batch may be empty.
         """
         per_epoch = ceil(records / size)
         generator = self.generator("batches", round_, client)
-        taken = torch.from_numpy(generator.random((epochs * per_epoch, records)) < 1 / per_epoch)
-        order = torch.where(taken, torch.arange(records), records).sort(1).values
-        order = order[:, : max(1, int(taken.sum(1).max()))]
-        return torch.where(order < records, order, -1)
+        return positions_of(torch.from_numpy(generator.random((epochs * per_epoch, records)) < 1 / per_epoch))
 
     def dropout_masks(
         self, round_: int, client: int, rows: tuple[int, int], shape: tuple[int, ...], keep: float
-    ) -> "Tensor":
-        """(steps, batch, *shape) of 0 and 1 / keep."""
+    ) -> Tensor:
+        """(steps, batch, *shape) masks of 0 and 1 / keep; rows: (steps, batch)."""
         generator = self.generator("dropout", round_, client)
         drawn = torch.from_numpy(generator.random((*rows, *shape), dtype=np.float32))
         return drawn.lt_(keep).mul_(1 / keep)
+
+
+def positions_of(taken: Tensor) -> Tensor:
+    """(steps, largest) positions of the records that each step takes, ascending, then -1; taken: (steps, records)."""
+    records = taken.shape[1]
+    order = torch.where(taken, torch.arange(records, device=taken.device), records).sort(1).values
+    order = order[:, : max(1, int(taken.sum(1).max()))]
+    return torch.where(order < records, order, -1)

@@ -1,8 +1,8 @@
-"""What a client does in a round, and what comes back: the contract that every trainer keeps."""
+"""The contract that every trainer keeps: the work of a client in a round, and the result."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -12,6 +12,10 @@ from fedceo.tensors.weights import Weights
 
 ALL_RECORDS = 2**62
 """The batch size that takes in all of a client's records."""
+BARE_FIELDS = frozenset({"epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase"})
+"""The fields of a Work that leave a step w -= eta * gradient; outside_radius means nothing by itself."""
+PLAIN_FIELDS = BARE_FIELDS | {"momentum", "record", "proximal"}
+"""The fields of a Work that the fused step on a GPU knows."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,20 @@ class Work:
     """Local training of one round: SGD with momentum from a zero buffer.
 
     Attributes:
-        epochs: E.
-        batch_size: B; under record privacy the batches are Poisson with rate 1 / ceil(n / B).
+        epochs: E, passes over the client's records.
+        batch_size: B, records in a batch; under record privacy batches are Poisson with rate 1 / ceil(n / B).
         learning_rate: eta.
-        momentum: of the SGD buffer.
-        record: DP-SGD, or none for plain SGD.
+        momentum: the factor of the SGD buffer in every step.
+        record: DP-SGD, or None for plain SGD.
         proximal: mu; mu * (w - start) is added to every step's gradient, after any noise (FedProx).
-        outside, outside_radius: lambda (w - start) likewise, where w is farther from the start than the radius.
-        radius: after every step a model farther from its start than this is put back to that distance.
+        outside: lambda; lambda * (w - start) likewise, where w is farther from the start than outside_radius (L2).
+        outside_radius: the distance from which `outside` acts.
+        radius: the L2 distance from the start to which a model that is farther is put back after every step, or None.
         ascent: rho; gradients are taken at w + rho g / |g|, with g the gradient at w or, under record privacy, the
-            noised one of the step before.
-        only: names of the parameters that train, the others stay; none: all train.
-        steps: at most so many steps.
-        phase: which part of the round this is; each has batches, masks and noise of its own.
+            noised gradient of the step before.
+        only: names of the parameters that train while the others stay, or None if all train.
+        steps: the largest number of steps, or None.
+        phase: the number of this part of the round; each part has batches, masks and noise of its own.
     """
 
     epochs: int
@@ -63,13 +68,19 @@ class Work:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is that of SGD, with or without noise and a proximal term."""
-        return not (self.outside or self.radius is not None or self.ascent or self.only is not None)
+        """Whether a step is that of SGD, with or without momentum, record-level noise and a proximal term.
+
+        A Work with any other field set is not plain, so that a new field is never overlooked by a step that is fused.
+        """
+        return self._sets_only(PLAIN_FIELDS)
 
     @property
     def is_bare(self) -> bool:
         """Whether a step is w -= eta * gradient and nothing else."""
-        return self.is_plain and not (self.momentum or self.proximal or self.record)
+        return self._sets_only(BARE_FIELDS)
+
+    def _sets_only(self, names: frozenset[str]) -> bool:
+        return all(field.name in names or getattr(self, field.name) == field.default for field in fields(self))
 
     def one_gradient(self, of_all: bool = False) -> "Work":
         """One step of rate 1, whose update is minus the gradient of one batch, or of all records."""
@@ -77,7 +88,7 @@ class Work:
         return replace(self, epochs=1, steps=1, batch_size=size, learning_rate=1.0, momentum=0.0)
 
     def moment(self, round_: int) -> int:
-        """The number under which the Schedule keeps this part of the round."""
+        """The number that stands for this part of the round in the Schedule."""
         return round_ + (self.phase << 32)
 
 
@@ -88,7 +99,7 @@ def local_work(train: Train, t: int, record: RecordPrivacy | None = None) -> Wor
 
 
 def schedule_factor(schedule: str, t: int, rounds: int) -> float:
-    """What the client's learning rate is multiplied by in round t of T: 1 in the first, 0.01 in the last."""
+    """The factor of the client's learning rate in round t of T: 1 in the first, 0.01 in the last unless constant."""
     if schedule == "constant" or rounds == 1:
         return 1.0
     done = (t - 1) / (rounds - 1)
@@ -110,7 +121,7 @@ class Trained:
 
 
 class Trainer(Protocol):
-    """Trains a cohort: the same answer from every implementation, given the same Schedule."""
+    """A way to train a cohort; given the same Schedule, every implementation gives the same answer."""
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
-        """starts: name -> (K, ...); clients: K client numbers; round_: counted from 1."""
+        """Train the K clients, each from its row of starts, name -> (K, ...); rounds count from 1."""

@@ -1,1 +1,51 @@
-"""The whole cohort as one program: K models as the rows of a matrix."""
+"""The whole cohort as one program: every step trains one batch of each of K clients at once.
+
+trainer.py     the rounds: clients that fit in memory together, their steps
+cohort.py      the buffers of a cohort in training, and its batches
+step.py        a step of SGD on these buffers
+chain.py       models that are a chain of known layers, read off their own code
+blocks.py      those layers for K clients, backward passes written out
+losses.py      the cross-entropy and the clipping of records' gradients between the layers' passes
+functional.py  gradients of any other model, through torch.func
+
+Memory
+------
+K clients, B slots in a batch (records first, filling after them), S steps of the client that takes most, D parameters.
+A row has D entries and up to three zeros, so that each row begins at a multiple of 16 bytes. On a GPU, S is a multiple
+of 64 and B of 16, so that few captured steps serve all rounds. "or none": nothing is allocated where nobody reads it.
+
+    buffer            shape             meaning
+    Cohort.weights    (K, row)          the models
+    Cohort.gradients  (K, row)          the gradients of the step, then with noise and terms
+    Cohort.momenta    (K, row) or none  SGD's buffers, with momentum
+    Cohort.starts     (K, row) or none  the weights at the start, for terms that look back at it
+    Cohort.noised     (K, row) or none  the noised gradient of the step before, for an ascent under record privacy
+    Cohort.batches    (S, K, B)         indices of records in the federation; filling is the index of a record of zeros
+    Cohort.counts     (S, K)            how many of the B slots hold records
+    Cohort.masks      (S, K, B, units)  dropout masks of 0 and 1 / keep, or none
+    Cohort.steps      (K,)              how many steps each client takes
+    Cohort.step       (1,)              how many steps were taken
+    Cohort.rate       (1,)              the learning rate
+    Cohort.divisors   (K,)              expected batch sizes, which divide noised sums under record privacy
+    Cohort.keys       (K,) or none      keys of the noise, where it is a function of them
+    Cohort.losses     (K,)              mean losses, summed over steps
+    Batch.x           (K, B, *shape)    the inputs of one step; filling is zeros
+    Batch.labels      (K, B)            their labels
+    factors           (K, B)            what each record's gradient is multiplied by; 0 for filling
+    squared norms     (K, B)            of each record's gradient over one block's parameters
+
+In a row, parameters lie one after another in the model's order, each in the order of its axes, but that a linear
+layer's (out, in) matrix lies transposed on a CPU, which multiplies twice as fast by it so (Chain.transposed).
+
+On a GPU (training/cuda), per convolution; R x C is the size of its pooled output, P the side of the pooled squares:
+
+    x, dx       (K, B, height, width, channels)  images with channels last, shown as (K, B, channels, height, width)
+    weight      (K, taps, channels, out)         a copy in which neighbours in a patch are neighbours
+    y           (K, B, R, C, out)                the pooled output
+    winner      (K, B, R, C, out), int8          which of the P^2 pooled values won, -1 where ReLU cut it off
+    dz          (K, B, R P, C P, out)            the gradient before ReLU and pooling
+    each        (groups, taps * channels, out)   gradients, summed over groups of a client's records; a group is one
+                                                 record where single gradients are clipped
+    each_bias   (groups, out)                    likewise of the bias
+    squares     (groups, parts)                  squared norms of each group's gradient, to be summed over the parts
+"""

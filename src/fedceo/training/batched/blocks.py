@@ -1,13 +1,12 @@
 """A model as a chain of blocks, each run for K clients at once with a backward pass written out.
 
-A block is a layer with what follows it: a linear layer with its dropout mask and ReLU, a convolution with its ReLU and
-max-pooling. Running a block gives a `Pass`, which knows how to go back: the gradient of its input, every record's
-squared gradient norm, and the sum of the records' gradients under given factors. A linear layer's gradient for one
-record is the outer product g a^T of the output's gradient and the input, so its norm is |g| |a| and the weighted sum
-over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023).
+A block is a layer with the operations that follow it: a linear layer with its dropout mask and ReLU, a convolution with
+its ReLU and max-pooling. Running a block gives a `Pass`, which then gives the gradient with respect to its input, every
+record's squared gradient norm, and the sum of the records' gradients times given factors. A linear layer's gradient for
+one record is the outer product g a^T of the output's gradient and the input, so its norm is |g| |a| and the weighted
+sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,22 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training import per_example
+from fedceo.training.batched.cohort import Batch
 
 
 class Pass(Protocol):
-    """A block that was run on (K, B, ...) inputs; `y` is what came out."""
+    """A block that was run on (K, B, ...) inputs; `y` is its output."""
 
     y: Tensor
 
-    def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
-        """Takes the gradient of the output; returns that of the input where `onwards` says it is needed."""
+    def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
+        """Take the gradient with respect to the output; return that with respect to the input where it is needed."""
 
-    def squares(self) -> Tensor:
-        """(K, B) squared norm of each record's gradient over the block's parameters; after `back`."""
+    def squared_norms(self) -> Tensor:
+        """(K, B) squared norm of each record's gradient over the block's parameters; after `backward`."""
 
-    def add_up(self, factors: Tensor | None, sums: Weights) -> None:
-        """Writes the sum over records of gradient times factor, (K, B); without factors each counts once."""
+    def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
+        """Write the sum over records of gradient times factor, (K, B); without factors each counts once."""
 
 
 class Block(Protocol):
@@ -39,10 +38,10 @@ class Block(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its parameters."""
+        """The names of its parameters."""
 
-    def run(self, weights: Weights, x: Tensor, mask: Tensor | None, counts: Tensor) -> Pass:
-        """x: (K, B, ...); weights: name -> (K, ...); mask: (K, B, units); counts: (K,) records that are no filling."""
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> Pass:
+        """Run on x, (K, B, ...), the output of the block before; weights: name -> (K, ...)."""
 
 
 @dataclass(frozen=True)
@@ -58,37 +57,40 @@ class Linear:
     def names(self) -> tuple[str, ...]:
         return (self.weight, self.bias) if self.bias else (self.weight,)
 
-    def run(self, weights: Weights, x: Tensor, mask: Tensor | None, counts: Tensor) -> "LinearPass":
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> "LinearPass":
+        mask = batch.mask if self.masked else None
         return LinearPass(self, weights[self.weight], weights[self.bias] if self.bias else None, x, mask)
 
 
 class LinearPass:
+    """y = x W^T + bias, masked and cut off at zero; x is (K, B, in), y (K, B, out)."""
+
     def __init__(self, block: Linear, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Tensor | None) -> None:
         self.block, self.weight, self.bias = block, weight, bias
         self.shape, self.x = x.shape, x.flatten(2)
         y = torch.bmm(self.x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], self.x, weight.mT)
-        self.mask = mask if block.masked else None
-        if self.mask is not None:
-            y = y.mul_(self.mask)
+        self.mask = mask
+        if mask is not None:
+            y = y.mul_(mask)
         self.y = y.relu_() if block.relu else y
 
-    def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
+    def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         if self.block.relu:
             dy = torch.ops.aten.threshold_backward(dy, self.y, 0)
         self.g = dy if self.mask is None else dy * self.mask
-        return torch.bmm(self.g, self.weight).view(self.shape) if onwards else None
+        return torch.bmm(self.g, self.weight).view(self.shape) if needs_dx else None
 
-    def squares(self) -> Tensor:
-        of_input = self.x.square().sum(2)
-        return self.g.square().sum(2) * (of_input if self.block.bias is None else of_input + 1)
+    def squared_norms(self) -> Tensor:
+        inputs = self.x.square().sum(2)
+        return self.g.square().sum(2) * (inputs if self.block.bias is None else inputs + 1)
 
     def descend(self, rate: float) -> None:
-        """One step of plain SGD: each product adds to the weights what it would else write down as a gradient."""
+        """One step of plain SGD: the gradient is never written down, its product is added to the weights."""
         torch.baddbmm(self.weight, self.g.mT, self.x, alpha=-rate, out=self.weight)
         if self.bias is not None:
             self.bias.sub_(self.g.sum(1), alpha=rate)
 
-    def add_up(self, factors: Tensor | None, sums: Weights) -> None:
+    def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         g, x = self.g, self.x
         if factors is not None:
             g, x = scaled(g, x, factors)
@@ -98,7 +100,7 @@ class LinearPass:
 
 
 def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of g times their factors; where a factor is 0, zeros in x too, for 0 * NaN is no zero."""
+    """The records' rows of g times their factors, and x with zeros where the factor is 0, since 0 * NaN is NaN."""
     counted = factors[..., None] > 0
     g = torch.where(counted, g * factors[..., None], 0.0)
     if g.device.type == "cpu" and bool(torch.isfinite(x.sum())):  # asking is cheap here, copying x is not
@@ -122,12 +124,12 @@ class Conv:
     def names(self) -> tuple[str, ...]:
         return (self.weight, self.bias) if self.bias else (self.weight,)
 
-    def run(self, weights: Weights, x: Tensor, mask: Tensor | None, counts: Tensor) -> "ConvPass":
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> "ConvPass":
         return ConvPass(self, weights[self.weight], weights[self.bias] if self.bias else None, x)
 
 
 class ConvPass:
-    """Client by client through torch's own convolutions, which on a CPU beat one batched product of all patches.
+    """Convolutions client by client through torch's own, which on a CPU beat one batched product of all patches.
 
     Images lie channels last, as these convolutions are fastest; records of all clients follow each other, (K * B, ...).
     """
@@ -144,7 +146,7 @@ class ConvPass:
             y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
         self.y = y.unflatten(0, x.shape[:2])  # type: ignore[no-untyped-call]
 
-    def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
+    def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         block, pool = self.block, [self.block.pool] * 2
         dy = dy.view(self.y.shape).flatten(0, 1).contiguous(memory_format=torch.channels_last)
         if block.pool > 1:
@@ -152,12 +154,12 @@ class ConvPass:
                 dy, self.z, pool, pool, [0, 0], [1, 1], False, self.winners
             )
         self.g = torch.ops.aten.threshold_backward(dy, self.z, 0) if block.relu else dy
-        if not onwards:
+        if not needs_dx:
             return None
         return torch.cat([found[0] for found in self._backward([True, False, False])]).view(self.shape)
 
-    def squares(self) -> Tensor:
-        """Here a record's gradient is formed: it is small beside the activations it comes from."""
+    def squared_norms(self) -> Tensor:
+        """Here each record's gradient is formed: it is small beside the activations that it comes from."""
         patches = F.unfold(self.x, self.block.side, stride=self.block.stride, padding=self.block.padding)
         self.each = torch.bmm(self.g.flatten(2), patches.mT).view(*self.shape[:2], -1)
         squares = self.each.square().sum(2)
@@ -166,13 +168,13 @@ class ConvPass:
             squares += self.each_bias.square().sum(2)
         return squares
 
-    def add_up(self, factors: Tensor | None, sums: Weights) -> None:
+    def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         weight, bias = self.block.weight, self.block.bias
         if factors is None:
-            for k, (_, of_weight, of_bias) in enumerate(self._backward([False, True, bias is not None])):
-                sums[weight][k] = of_weight
+            for k, (_, dw, db) in enumerate(self._backward([False, True, bias is not None])):
+                sums[weight][k] = dw
                 if bias:
-                    sums[bias][k] = of_bias
+                    sums[bias][k] = db
             return
         counted = factors[..., None] > 0
         sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
@@ -180,31 +182,9 @@ class ConvPass:
             sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
 
     def _backward(self, wanted: list[bool]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Gradients of each client's input, weight and bias, those wanted."""
+        """Gradients of each client's input, weight and bias, of which those not wanted mean nothing."""
         clients, stride, padding = len(self.weight), list(self.block.stride), list(self.block.padding)
         return [
             torch.ops.aten.convolution_backward(g, x, w, [len(w)], stride, padding, [1, 1], False, [0, 0], 1, wanted)
             for g, x, w in zip(self.g.chunk(clients), self.x.chunk(clients), self.weight, strict=True)
         ]
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor, mean: bool) -> tuple[Tensor, Tensor]:
-    """(K,) mean loss of each client, and the gradient of every record's loss, or of the mean, in its logits."""
-    share = _present(logits, counts) / counts.clamp_min(1)[:, None]
-    logits = logits - logits.amax(2, keepdim=True)
-    powers = logits.exp()
-    totals = powers.sum(2, keepdim=True)
-    losses = ((totals.log() - logits.gather(2, labels[..., None]))[..., 0] * share).sum(1)
-    dy = powers.div_(totals).scatter_add_(2, labels[..., None], powers.new_full((), -1.0).expand(*labels.shape, 1))
-    return losses, dy.mul_(share[..., None]) if mean else dy
-
-
-def clip_factors(squares: Sequence[Tensor], counts: Tensor, clip: float) -> Tensor:
-    """(K, B) what each record's gradient is multiplied by, given the (K, B) squared norms of its parts."""
-    total = torch.stack(list(squares)).sum(0)
-    return per_example.clip_factors(total, _present(total, counts), clip)
-
-
-def _present(like: Tensor, counts: Tensor) -> Tensor:
-    """(K, B) 1 for records, 0 for filling."""
-    return (torch.arange(like.shape[1], device=like.device) < counts[:, None]).to(like.dtype)

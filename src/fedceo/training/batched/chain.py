@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass, clip_factors, cross_entropy
+from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.losses import clip_factors, cross_entropy
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
@@ -25,90 +26,91 @@ CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
 POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 
 Step = tuple[str, str, nn.Module | int | None]
-"""What a node of the trace does: kind, name, and the module or size that goes with it."""
+"""The operation of a node of the trace: kind, name, and the module or size that goes with it."""
 
 
 class NotAChainError(Exception):
-    """The model is no chain; says why."""
+    """The model is no chain; the message says why."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as blocks.
+    """A model as a chain of blocks.
 
     Attributes:
-        blocks: from input to logits.
-        cross_entropy, clip_factors: what comes between forward and backward, and between backward and the sums.
+        blocks: the blocks from input to logits.
+        cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
-    cross_entropy: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]] = cross_entropy
-    clip_factors: Callable[[Sequence[Tensor], Tensor, float], Tensor] = clip_factors
+    cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
+    clip_factors: Callable[[Sequence[Tensor], Batch, float], Tensor] = clip_factors
 
     def fused(self) -> "Chain":
-        """The same on kernels for a GPU."""
-        from fedceo.training.cuda import fused  # only where there is Triton
+        """The same chain on the kernels of a GPU."""
+        from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(fused.fuse(self.blocks), fused.cross_entropy, fused.clip_factors)
+        return Chain(blocks.fuse(self.blocks), losses.cross_entropy, losses.clip_factors)
 
     @property
-    def turned(self) -> frozenset[str]:
-        """Weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
+    def transposed(self) -> frozenset[str]:
+        """Names of weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
         return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
         self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
-        """Writes each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
+        """Write each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
 
         Args:
             weights: name -> (K, ...).
-            clip: largest norm of a record's gradient, or none for the plain mean.
-            only: names of the parameters that count, whole layers; what is written for others means nothing.
+            clip: largest norm of a record's gradient, or None for the plain mean.
+            out: name -> (K, ...), overwritten.
+            only: names of the parameters that train, whole layers; what is written for others means nothing.
 
         Returns:
             (K,) mean loss of each client.
         """
-        losses, passes = self._there_and_back(weights, batch, clip is None)
+        losses, passes = self._run(weights, batch, mean=clip is None)
         wanted = [
             each for block, each in zip(self.blocks, passes, strict=True) if only is None or only & {*block.names}
         ]
         factors = None
         if clip is not None:
-            factors = self.clip_factors([each.squares() for each in wanted], batch.counts, clip)
+            factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clip)
         for each in wanted:
-            each.add_up(factors, out)
+            each.sum_gradients(factors, out)
         return losses
 
     @property
     def is_linear(self) -> bool:
-        """Whether `descend` can be asked."""
+        """Whether all blocks are linear layers, which `descend` needs."""
         return all(isinstance(block, Linear) for block in self.blocks)
 
     def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
-        losses, passes = self._there_and_back(weights, batch, mean=True)
+        losses, passes = self._run(weights, batch, mean=True)
         for each in passes:
             assert isinstance(each, LinearPass)
             each.descend(rate)
         return losses
 
-    def _there_and_back(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
-        """The (K,) mean losses, and the blocks' passes, forward and backward done."""
-        x, labels, counts, mask = batch
+    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
+        """The (K,) mean losses, and the blocks' passes after forward and backward."""
+        x = batch.x
         passes: list[Pass] = []
         for block in self.blocks:
-            passes.append(block.run(weights, x, mask, counts))
+            passes.append(block.run(weights, x, batch))
             x = passes[-1].y
-        losses, dy = self.cross_entropy(x, labels, counts, mean)
-        for place in reversed(range(len(passes))):
-            before = passes[place].back(dy, onwards=place > 0)
-            dy = dy if before is None else before
+        losses, dy = self.cross_entropy(x, batch, mean)
+        for i in reversed(range(len(passes))):
+            dx = passes[i].backward(dy, needs_dx=i > 0)
+            dy = dy if dx is None else dx
         return losses, passes
 
 
 def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
-    """The chain that the model is.
+    """The model as a chain.
 
     Raises:
         NotAChainError: the model is something else.
@@ -127,7 +129,7 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
 
 
 def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
-    """What each node does, if each takes what the one before gave."""
+    """The operations of the trace, if each takes the output of the one before."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     mask = inputs[1] if len(inputs) == 2 and getattr(model, "mask_shape", None) is not None else None
     if len(inputs) > 1 and mask is None:
@@ -148,6 +150,7 @@ def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
 
 
 def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
+    """The operation of one node; masked: whether the mask is among its inputs."""
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     if masked and node.target in PRODUCTS and len(node.args) == 2 and not node.kwargs:
         return "mask", node.name, None
@@ -167,14 +170,14 @@ def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
 
 
 def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether all axes but the first become one."""
+    """Whether the node makes all axes but the first one axis."""
     if isinstance(module, nn.Flatten):
         return _plain(module, {"start_dim": 1, "end_dim": -1})
     return node.target in FLATTENS and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
 
 
 def _pooled(node: fx.Node, module: nn.Module | None) -> int:
-    """The side of the squares that are pooled, side by side; 0 if it is something else."""
+    """The side of the squares that a max-pooling takes, without overlap; 0 if the node is something else."""
     size: Any = 0
     usual = False
     if isinstance(module, nn.MaxPool2d):
@@ -187,16 +190,18 @@ def _pooled(node: fx.Node, module: nn.Module | None) -> int:
 
 
 def _plain(module: nn.Module, usual: dict[str, Any]) -> bool:
+    """Whether the module's attributes have the values that the blocks know."""
     return all(getattr(module, name) == value for name, value in usual.items())
 
 
 class _Steps:
-    """The steps, taken one by one when they are of the kind asked for."""
+    """The operations of a trace, taken from the front."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
 
     def take(self, kind: str) -> bool:
+        """Take the next operation if it is of this kind; returns whether it was."""
         found = bool(self.steps) and self.steps[0][0] == kind
         if found:
             self.steps.pop(0)
@@ -204,7 +209,7 @@ class _Steps:
 
 
 def _blocks(steps: _Steps) -> Iterator[Block]:
-    """Layers with what follows them; a ReLU commutes with pooling and with a mask, so either may come first."""
+    """Layers with the operations after them; a ReLU commutes with pooling and with a mask, so either may be first."""
     while steps.steps:
         kind, name, module = steps.steps.pop(0)
         bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
@@ -226,16 +231,16 @@ def _blocks(steps: _Steps) -> Iterator[Block]:
 
 
 def _check(model: nn.Module, chain: Chain, shape: tuple[int, ...]) -> None:
-    """The chain must give what the model gives: hooks and wrappers do not show in a trace."""
+    """Compare the chain's output with the model's: hooks and wrappers do not show in a trace."""
     weights = {name: p.detach() for name, p in model.named_parameters()}
     first = next(iter(weights.values()))
     x = torch.linspace(-1, 1, 2 * prod(shape), dtype=first.dtype, device=first.device).view(2, *shape)
+    batch = Batch(x[None], torch.zeros(1, 2, dtype=torch.int64), torch.tensor([2], device=first.device))
     with torch.no_grad():
-        expected, got = model(x), x[None]
+        expected, got = model(x), batch.x
         try:
             for block in chain.blocks:
-                counts = torch.tensor([2], device=first.device)
-                got = block.run({name: w[None] for name, w in weights.items()}, got, None, counts).y
+                got = block.run({name: w[None] for name, w in weights.items()}, got, batch).y
         except RuntimeError as error:  # shapes that do not fit, as of a linear layer on images that are not flat
             raise NotAChainError(str(error).splitlines()[0]) from None
     if got[0].shape != expected.shape or not torch.allclose(got[0], expected, rtol=1e-3, atol=1e-4):

@@ -1,4 +1,4 @@
-"""A cohort in training: K models as the rows of one matrix, their batches, and how far they are."""
+"""The buffers of a cohort in training: K models as the rows of one matrix, their batches and their progress."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
+from fedceo.training.terms import needs_starts
 from fedceo.training.work import Work
 
 GRAIN = (64, 16)
@@ -32,32 +33,39 @@ class Batch(NamedTuple):
     counts: Tensor
     mask: Tensor | None = None
 
+    @property
+    def present(self) -> Tensor:
+        """(K, B) 1 for records, 0 for filling."""
+        return (torch.arange(self.x.shape[1], device=self.x.device) < self.counts[:, None]).to(self.x.dtype)
+
+    @property
+    def fractions(self) -> Tensor:
+        """(K, B) the part of each record in its client's mean: 1 / count, and 0 for filling."""
+        return self.present / self.counts.clamp_min(1)[:, None]
+
 
 @dataclass
 class Cohort:
-    """All that a step reads and writes, in place, so that a step can be captured and replayed.
+    """The buffers that a step reads and writes, in place, so that a step can be captured and replayed.
+
+    No two of them share memory; one that the Work does not need is None. The table in this package's docstring gives
+    the shape and meaning of each.
 
     Attributes:
         shapes: name -> shape of one client's parameter.
-        turned: names of matrices that lie transposed in their rows.
-        size: entries of a model; rows are a little longer, so that each begins at a multiple of 16 bytes.
-        weights, gradients, momenta, starts, noised: (K, row); noised is the gradient of the step before. The last three
-            are `weights` again where nobody asks for them.
-        batches: (steps, K, B) places of records; counts: (steps, K) how many of B are real, the real ones first.
-        masks: (steps, K, B, units) or none.
-        steps: (K,) how many steps each client takes, `longest` at most; step: (1,) how many were taken.
-        rate: (1,) eta; divisors: (K,) what a noised sum is divided by; keys: (K,) of the noise, where it has keys.
-        losses: (K,) summed over steps.
+        transposed: names of matrices that lie transposed in their rows.
+        size: D, the parameters of a model.
+        longest: the steps of the client that takes most.
     """
 
     shapes: dict[str, torch.Size]
-    turned: frozenset[str]
+    transposed: frozenset[str]
     size: int
     weights: Tensor
     gradients: Tensor
-    momenta: Tensor
-    starts: Tensor
-    noised: Tensor
+    momenta: Tensor | None
+    starts: Tensor | None
+    noised: Tensor | None
     batches: Tensor
     counts: Tensor
     masks: Tensor | None
@@ -66,7 +74,7 @@ class Cohort:
     step: Tensor
     rate: Tensor
     divisors: Tensor
-    keys: Tensor
+    keys: Tensor | None
     losses: Tensor
 
     @staticmethod
@@ -76,51 +84,60 @@ class Cohort:
         plans: Sequence[tuple[Tensor, Tensor | None]],
         divisors: Sequence[float],
         work: Work,
-        turned: frozenset[str] = frozenset(),
+        transposed: frozenset[str] = frozenset(),
+        keys: Tensor | None = None,
     ) -> "Cohort":
-        """plans: each client's (steps, batch) places with -1 for none, and masks, as Place.plan gives them."""
+        """The buffers at the start of a round.
+
+        Args:
+            starts: name -> (K, ...).
+            plans: each client's batches and masks, as TrainingContext.plan gives them.
+            divisors: each client's expected batch size.
+            keys: (K,) of the noise, where it is a function of keys.
+        """
         clients, shapes = len(plans), {name: w.shape[1:] for name, w in starts.items()}
         size = sum(map(prod, shapes.values()))
         weights = torch.zeros(clients, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
-        for name, view in named(weights, shapes, turned).items():
+        for name, view in named_views(weights, shapes, transposed).items():
             view.copy_(starts[name])
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
-        batches = pad([places for places, _ in plans], -1, grain)
+        batches = pad([indices for indices, _ in plans], -1, grain)
         masks = None
         if plans[0][1] is not None:
             masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain)
         return Cohort(
             shapes=shapes,
-            turned=turned,
+            transposed=transposed,
             size=size,
             weights=weights,
             gradients=torch.zeros_like(weights),
-            momenta=torch.zeros_like(weights) if work.momentum else weights,
-            starts=weights.clone() if work.proximal or work.outside or work.radius is not None else weights,
-            noised=torch.zeros_like(weights) if work.ascent and work.record else weights,
+            momenta=torch.zeros_like(weights) if work.momentum else None,
+            starts=weights.clone() if needs_starts(work) else None,
+            noised=torch.zeros_like(weights) if work.ascent and work.record else None,
             batches=torch.where(batches >= 0, batches, context.blank),
             counts=(batches >= 0).sum(2),
             masks=masks,
-            steps=torch.tensor([len(places) for places, _ in plans], device=context.device),
-            longest=max(len(places) for places, _ in plans),
+            steps=torch.tensor([len(indices) for indices, _ in plans], device=context.device),
+            longest=max(len(indices) for indices, _ in plans),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
             rate=weights.new_tensor([work.learning_rate]),
             divisors=weights.new_tensor(divisors),
-            keys=torch.zeros(clients, dtype=torch.int64, device=context.device),
+            keys=keys,
             losses=weights.new_zeros(clients),
         )
 
     @cached_property
     def named(self) -> dict[str, Tensor]:
-        """name -> (K, ...), the rows of `weights` cut into parameters."""
-        return named(self.weights, self.shapes, self.turned)
+        """name -> (K, ...), views of `weights`."""
+        return named_views(self.weights, self.shapes, self.transposed)
 
     @cached_property
     def named_gradients(self) -> dict[str, Tensor]:
-        return named(self.gradients, self.shapes, self.turned)
+        """name -> (K, ...), views of `gradients`."""
+        return named_views(self.gradients, self.shapes, self.transposed)
 
     def batch(self, context: TrainingContext) -> Batch:
-        """The records of the step to take."""
+        """The batch of the step to take."""
         if self.step.is_cpu:  # asking which step it is costs nothing here, and views no copies
             step = int(self.step)
             batches, counts, masks = self.batches[step], self.counts[step], self.masks
@@ -129,69 +146,23 @@ class Cohort:
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
-    def take_step(self, work: Work, noise: Tensor | None) -> None:
-        """One step of SGD by those who are not done; noise: (K, size) standard normals."""
-        g = self.gradients
-        if noise is not None:
-            assert work.record is not None
-            noise = noise.mul_(work.record.noise_multiplier * work.record.clip)
-            parts = torch.split(noise, [prod(shape) for shape in self.shapes.values()], 1)
-            for view, part in zip(self.named_gradients.values(), parts, strict=True):
-                view += part.view_as(view)
-            g /= self.divisors[:, None]
-        if work.only is not None:
-            for name, view in self.named_gradients.items():
-                if name not in work.only:
-                    view.zero_()
-        if work.record and work.ascent:
-            self.noised.copy_(g)
-        if work.proximal:
-            g.add_(self.weights - self.starts, alpha=work.proximal)
-        if work.outside:
-            moved = self.weights - self.starts
-            g.add_(moved * (row_norms(moved) > work.outside_radius), alpha=work.outside)
-        if work.momentum:
-            g = self.momenta.mul_(work.momentum).add_(g)
-        self.weights.addcmul_(g, torch.where(self.step < self.steps, self.rate, 0.0)[:, None], value=-1.0)
-        if work.radius is not None:
-            moved = self.weights - self.starts
-            norms = row_norms(moved)
-            nearer = self.starts + moved * (work.radius / norms.clamp_min(1e-30))
-            self.weights.copy_(torch.where(norms > work.radius, nearer, self.weights))
-
-    def climb(self, work: Work) -> Tensor:
-        """Go to the worst point nearby; returns the weights to come back to."""
-        before = self.weights.clone()
-        way = self.noised if work.record else self.gradients
-        if work.only is not None and not work.record:
-            for name, view in self.named_gradients.items():
-                if name not in work.only:
-                    view.zero_()
-        self.weights.add_(way * (work.ascent / row_norms(way).clamp_min(1e-30)))
-        return before
-
     def result(self) -> dict[str, Tensor]:
-        """The trained weights, apart from the matrix."""
+        """The trained weights, name -> (K, ...), in memory of their own."""
         return {name: w.clone(memory_format=torch.contiguous_format) for name, w in self.named.items()}
 
 
-def row_norms(rows: Tensor) -> Tensor:
-    """(K, 1) norms; filling is zero."""
-    return rows.norm(dim=1, keepdim=True)
-
-
-def named(rows: Tensor, shapes: dict[str, torch.Size], turned: frozenset[str]) -> dict[str, Tensor]:
-    """Views of (K, row) by name."""
+def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:
+    """Views of a (K, row) matrix: name -> (K, ...)."""
     views, first = {}, 0
     for name, shape in shapes.items():
         part = rows[:, first : first + prod(shape)]
-        views[name] = part.view(len(rows), *reversed(shape)).mT if name in turned else part.view(len(rows), *shape)
+        views[name] = part.view(len(rows), *reversed(shape)).mT if name in transposed else part.view(len(rows), *shape)
         first += prod(shape)
     return views
 
 
 def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int]) -> Tensor:
-    """(steps, batch, ...) tensors of different lengths as one (most steps, K, largest batch, ...), in multiples."""
+    """K tensors (steps, batch, ...) as one (S, K, B, ...), the most steps and largest batch rounded up to the grain."""
     steps, batch = (-(-max(t.shape[axis] for t in tensors) // grain[axis]) * grain[axis] for axis in (0, 1))
     if all(t.shape[:2] == (steps, batch) for t in tensors):
         return torch.stack(list(tensors), 1)

@@ -14,32 +14,30 @@ from fedceo.training.per_example import clipped_sum
 
 @dataclass(frozen=True)
 class Functional:
-    """Answers like Chain does.
+    """The gradients that Chain computes, by automatic differentiation.
 
     Attributes:
-        model: the module.
-        most_bytes: what the gradients of single records may take at a time under record privacy.
-        turned: no weights lie transposed.
+        most_bytes: the memory that gradients of single records may take at a time under record privacy.
+        transposed: as Chain.transposed; none here.
     """
 
     model: nn.Module
     most_bytes: int
-    turned: frozenset[str] = frozenset()
+    transposed: frozenset[str] = frozenset()
 
     def gradient(
         self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
-        """As Chain.gradient."""
+        """See Chain.gradient."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
-        x, labels, counts, mask = batch
-        present = (torch.arange(x.shape[1], device=x.device) < counts[:, None]).to(x.dtype)
-        share = present / counts.clamp_min(1)[:, None]
+        x, labels, _, mask = batch
+        present, fractions = batch.present, batch.fractions
         if clip is None:
-            return self._mean(weights, fixed, batch, share, out)
+            return self._mean(weights, fixed, batch, out)
         size = sum(w.numel() * w.element_size() for w in weights.values())  # of one record of each client
         at_once = max(1, self.most_bytes // size)
-        losses = torch.zeros_like(share[:, 0])
+        losses = torch.zeros_like(fractions[:, 0])
         for o in out.values():
             o.zero_()
         for first in range(0, x.shape[1], at_once):
@@ -47,17 +45,17 @@ class Functional:
             masks = None if mask is None else mask[:, here]
             each = vmap(self._clipped, in_dims=(0, 0 if fixed else None, 0, 0, None if mask is None else 0, 0, None))
             sums, found = each(dict(weights), fixed, x[:, here], labels[:, here], masks, present[:, here], clip)
-            losses += (found * share[:, here]).sum(1)
+            losses += (found * fractions[:, here]).sum(1)
             for name, total in sums.items():
                 out[name].add_(total)
         return losses
 
-    def _mean(self, weights: Weights, fixed: Weights, batch: Batch, share: Tensor, out: Weights) -> Tensor:
+    def _mean(self, weights: Weights, fixed: Weights, batch: Batch, out: Weights) -> Tensor:
         x, labels, _, mask = batch
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         logits = vmap(self._logits, in_dims=(0, 0, None if mask is None else 0))(leaves | dict(fixed), x, mask)
-        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(share)
-        losses = (each * share).sum(1)
+        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        losses = (each * batch.fractions).sum(1)
         # Clients share nothing, so the gradient of the sum of their losses holds the gradient of each.
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, g in zip(leaves, found, strict=True):
@@ -67,7 +65,7 @@ class Functional:
     def _clipped(
         self, weights: Weights, fixed: Weights, x: Tensor, y: Tensor, mask: Tensor | None, present: Tensor, clip: float
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """One client's sum of clipped gradients and its records' losses."""
+        """One client's sum of clipped gradients, and the (B,) losses of its records."""
 
         def loss(weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
             logits = self._logits({**fixed, **weights}, x[None], None if mask is None else mask[None])

@@ -1,8 +1,8 @@
 """The whole cohort as one program: every step trains one batch of every client at once.
 
-The clients' models are the rows of one matrix. Clients of different sizes are padded: filling is records of zeros that
-count for nothing, and a client that is done takes no step. Cohorts that would not fit in memory train some clients at
-a time. On a GPU a step is captured once and replayed (captured.py).
+The clients' models are the rows of one matrix. Batches of clients of different sizes are padded: filling is records of
+zeros that count for nothing, and a client that is done takes no step. A cohort that would not fit in memory trains some
+clients at a time. On a GPU a step is captured once and replayed (cuda/captured.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,31 +19,34 @@ from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.batched.functional import Functional
+from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
-"""What a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
+"""Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
 
 
 class Program(Protocol):
-    """How K clients' gradients are computed; see Chain."""
+    """A way to compute the gradients of K clients: a Chain, or Functional for any other model."""
 
     @property
-    def turned(self) -> frozenset[str]: ...
+    def transposed(self) -> frozenset[str]:
+        """Names of weights that should lie transposed in memory."""
 
     def gradient(
         self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """See Chain.gradient."""
 
 
 class BatchedTrainer:
     """SGD on K stacked models at once."""
 
     def __init__(self, context: TrainingContext, most_bytes: int | None = None) -> None:
-        """most_bytes: memory for the clients that train at a time, instead of the usual."""
+        """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
         self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
 
@@ -69,9 +72,10 @@ class BatchedTrainer:
 
     @cached_property
     def _workers(self) -> int:
-        """On a CPU, threads with some clients each: in a convolution these never wait for each other, as torch's do.
+        """The number of threads that train some of the clients each.
 
-        Steps of linear layers alone are so short that such threads would wait for Python: they are left to torch's.
+        On a CPU such threads never wait for each other in a convolution, as torch's own do. Steps of linear layers
+        alone are so short that they would wait for Python: these are left to torch's threads.
         """
         if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
             return 1  # torch.func puts weights into the model, of which there is one
@@ -89,53 +93,54 @@ class BatchedTrainer:
     def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         context = self.context
         plans = [context.plan(client, round_, work) for client in clients]
-        noise = (
-            RecordNoise(context.schedule, work.moment(round_), clients, context.device, context.dtype)
-            if work.record
-            else None
-        )
+        noise = None
+        if work.record:
+            noise = RecordNoise(context.schedule, work.moment(round_), clients, context.device, context.dtype)
         divisors = [context.expected_batch(client, work) for client in clients]
-        cohort = Cohort.of(starts, context, plans, divisors, work, self.program.turned)
-        if noise is not None and noise.keys is not None:
-            cohort.keys = noise.keys
+        keys = None if noise is None else noise.keys
+        cohort = Cohort.of(starts, context, plans, divisors, work, self.program.transposed, keys)
+        program = self.program
+        linear = program if work.is_bare and isinstance(program, Chain) and program.is_linear else None
+
+        def step(cohort: Cohort, number: int) -> None:
+            batch = cohort.batch(context)
+            if linear:  # a client that is done has a batch of no records, whose gradient is zero
+                cohort.losses += linear.descend(cohort.named, batch, work.learning_rate)
+            else:
+                self._write_gradients(cohort, batch, work)
+                self._take_step(cohort, work, noise, number)
+            cohort.step += 1
+
         if self.captured:
-            cohort = self.captured.run(cohort, work, lambda cohort: self._step(cohort, work, None, 0))
+            cohort = self.captured.run(cohort, work, lambda cohort: step(cohort, 0))
         else:
-            for step in range(cohort.longest):
-                self._step(cohort, work, noise, step)
+            for number in range(cohort.longest):
+                step(cohort, number)
         return Trained(cohort.result(), cohort.losses / cohort.steps)
 
-    def _step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, step: int) -> None:
-        """One batch of every client; which, the cohort counts itself."""
-        batch = cohort.batch(self.context)
-        if work.is_bare and isinstance(self.program, Chain) and self.program.is_linear:
-            # who is done has a batch of no records, whose gradient is zero
-            cohort.losses += self.program.descend(cohort.named, batch, work.learning_rate)
-            cohort.step += 1
-            return
+    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> None:
+        """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses."""
         clip = work.record.clip if work.record else None
 
-        def gradient() -> Tensor:
+        def gradients() -> Tensor:
             return self.program.gradient(cohort.named, batch, clip, cohort.named_gradients, work.only)
 
-        if work.ascent:
-            if work.record is None:
-                gradient()
-            before = cohort.climb(work)
-            cohort.losses += gradient()
-            cohort.weights.copy_(before)
-        else:
-            cohort.losses += gradient()
-        if has_kernels(self.context.device, self.context.dtype):
-            from fedceo.training.cuda import fused
+        if not work.ascent:
+            cohort.losses += gradients()
+            return
+        if work.record is None:
+            gradients()
+        before = ascend(cohort, work)
+        cohort.losses += gradients()
+        cohort.weights.copy_(before)
 
-            if work.is_plain:
-                fused.take_step(cohort, work)
-            else:
-                cohort.take_step(work, fused.fill_noise(cohort.keys, cohort.step, cohort.size) if work.record else None)
+    def _take_step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int) -> None:
+        if has_kernels(self.context.device, self.context.dtype):
+            from fedceo.training.cuda import step
+
+            step.take_step(cohort, work)  # its noise is a function of the cohort's keys and step
         else:
-            cohort.take_step(work, noise.draw(step, cohort.size) if noise else None)
-        cohort.step += 1
+            take_step(cohort, work, noise.draw(number, cohort.size) if noise else None)
 
     @cached_property
     def _budget(self) -> int:
@@ -146,7 +151,7 @@ class BatchedTrainer:
         return CPU_BYTES
 
     def _clients_at_once(self, work: Work) -> int:
-        """As many as the budget has room for, by what autograd would keep for a record and what a step needs beside."""
+        """As many clients as fit in the budget, by what autograd would keep for a record and what a step needs."""
         model = self.context.model
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
@@ -156,6 +161,7 @@ class BatchedTrainer:
 
     @cached_property
     def _kept_for_a_record(self) -> int:
+        """Bytes that autograd keeps of a record for the backward pass."""
         kept: list[int] = []
         weights = {p.data_ptr() for p in self.context.model.parameters()}
 
@@ -172,7 +178,7 @@ class BatchedTrainer:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Products inside take one thread each, in threads that begin here too."""
+    """Let torch use one thread for each product inside, also in threads that begin here."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

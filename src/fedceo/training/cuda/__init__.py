@@ -1,1 +1,12 @@
-"""Layers and steps of the batched engine on a GPU: kernels, and steps that are captured once and replayed."""
+"""The batched trainer's work on a GPU, in float32, where there is Triton.
+
+captured.py             steps recorded once as a CUDA graph and replayed
+blocks.py               the blocks of a chain on kernels
+losses.py               cross-entropy and clipping factors on kernels
+step.py                 a step of SGD with its noise as one kernel
+convolution_kernels.py  the kernels of a convolution
+row_kernels.py          the kernels that go through a batch record by record
+step_kernels.py         the kernels of the noise and of the step
+
+The memory that they work on is described in fedceo.training.batched.
+"""

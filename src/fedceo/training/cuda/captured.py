@@ -1,4 +1,4 @@
-"""A step recorded once as a CUDA graph and replayed: hundreds of small launches become one."""
+"""Steps recorded once as a CUDA graph and replayed: hundreds of small launches become one."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -11,14 +11,14 @@ from fedceo.training.batched.cohort import Cohort
 from fedceo.training.work import Work
 
 MOST_GRAPHS = 16
-"""Cohorts of other sizes need other graphs; the oldest makes room for the newest."""
+"""Graphs that are kept, one for each size of cohort; the oldest makes room for the newest."""
 
 
 class CapturedSteps:
     """The graphs made so far, each with the memory that its step reads and writes.
 
     Attributes:
-        why_not: what CUDA said when a step could not be recorded; such steps are taken one by one.
+        why_not: CUDA's message when a step could not be recorded; such steps are taken one by one.
     """
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class CapturedSteps:
         self.why_not: str | None = None
 
     def run(self, cohort: Cohort, work: Work, step: Callable[[Cohort], None]) -> Cohort:
-        """Takes all steps of the cohort's round; returns the cohort after it."""
-        # what a step depends on beside the cohort's tensors; the rest of the work is in those
+        """Take all steps of a round; returns the cohort after it, which is the one that the graph was recorded on."""
+        # all that a step depends on beside the values in the cohort's tensors; the fields left out are among those
         key = (
             replace(work, epochs=0, batch_size=0, learning_rate=0.0),
             torch.get_float32_matmul_precision(),
@@ -50,7 +50,7 @@ class CapturedSteps:
         return held
 
     def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> torch.cuda.CUDAGraph | None:
-        """Recording needs a rehearsal (libraries set themselves up in it), which must leave no trace."""
+        """Record a step after a rehearsal, in which libraries set themselves up; the cohort is as before afterwards."""
         before = [(t, t.clone()) for _, t in _tensors(cohort)]
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,8 @@
-"""Triton kernels that go through a batch record by record: what stands between the matrix products, fused."""
+"""Triton kernels in float32 that go through a batch record by record, between the matrix products.
+
+A row is one slot of one client's batch, of K * B in all; `slots` is B. Pointers whose flag (BIAS, MASK) is off are not
+read.
+"""
 
 # ruff: noqa: N803
 # mypy: ignore-errors
@@ -8,9 +12,11 @@ import triton.language as tl
 
 
 @triton.jit
-def activate(y, bias, mask, slots, size, bias_row, BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
-             TILE: tl.constexpr):  # fmt: skip
-    """y = relu((y + bias) * mask), in place."""
+def activate_kernel(
+    y, bias, mask, slots, size, bias_row,
+    BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """y = relu((y + bias) * mask), in place; y and mask are (K, B, size), a client's bias begins at k * bias_row."""
     row = tl.program_id(0)
     unit = tl.program_id(1) * TILE + tl.arange(0, TILE)
     at = row.to(tl.int64) * size + unit
@@ -25,9 +31,14 @@ def activate(y, bias, mask, slots, size, bias_row, BIAS: tl.constexpr, MASK: tl.
 
 
 @triton.jit
-def linear_back(dy, y, mask, x, squares, size, inputs, MASK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr,
-                TILE: tl.constexpr):  # fmt: skip
-    """dy becomes g, the gradient before ReLU and mask; squares: |g|^2 (|x|^2 + 1 for a bias), of the record's."""
+def linear_backward_kernel(
+    dy, y, mask, x, squares, size, inputs,
+    MASK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dy, (K, B, size), becomes g, the gradient before ReLU and mask.
+
+    squares, (K, B), becomes the squared norm of each record's gradient: |g|^2 |x|^2, with |x|^2 + 1 if there is a bias.
+    """
     row = tl.program_id(0).to(tl.int64)
     of_g = 0.0
     for start in range(0, size, TILE):
@@ -50,8 +61,8 @@ def linear_back(dy, y, mask, x, squares, size, inputs, MASK: tl.constexpr, RELU:
 
 
 @triton.jit
-def scale_rows(g, x, factors, size, inputs, TILE: tl.constexpr):
-    """g *= factor; where it is 0, zeros in g and x, for these may be NaN, and 0 * NaN is no zero."""
+def scale_rows_kernel(g, x, factors, size, inputs, TILE: tl.constexpr):
+    """g *= factor, row by row; a factor of 0 writes zeros into g and x, which may hold NaN, and 0 * NaN is NaN."""
     row = tl.program_id(0).to(tl.int64)
     factor = tl.load(factors + row)
     for start in range(0, size, TILE):
@@ -65,11 +76,11 @@ def scale_rows(g, x, factors, size, inputs, TILE: tl.constexpr):
 
 
 @triton.jit
-def cross_entropy(logits, labels, counts, losses, dy, slots, classes, MEAN: tl.constexpr, TILE: tl.constexpr):
-    """Each record's share of its client's mean loss, and the gradient of its loss, or of that share where MEAN."""
+def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEAN: tl.constexpr, TILE: tl.constexpr):
+    """Each record's loss over its client's count, and the gradient of its loss, where MEAN over that count too."""
     row = tl.program_id(0)
     count = tl.load(counts + row // slots)
-    share = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
+    fraction = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
     unit = tl.arange(0, TILE)
     at = row.to(tl.int64) * classes + unit
     value = tl.load(logits + at, mask=unit < classes, other=float("-inf"))
@@ -80,14 +91,14 @@ def cross_entropy(logits, labels, counts, losses, dy, slots, classes, MEAN: tl.c
     loss = tl.log(total) - tl.sum(tl.where(unit == label, value, 0.0), 0)
     g = powers / total - tl.where(unit == label, 1.0, 0.0)
     if MEAN:
-        g *= share
-    tl.store(losses + row, tl.where(share > 0, loss * share, 0.0))
+        g *= fraction
+    tl.store(losses + row, tl.where(fraction > 0, loss * fraction, 0.0))
     tl.store(dy + at, g, mask=unit < classes)
 
 
 @triton.jit
-def clip_factors(squares, counts, factors, records, slots, clip, PARTS: tl.constexpr, TILE: tl.constexpr):
-    """min(1, clip / norm) of each record, its square in PARTS rows; 0 for filling and for what is not finite."""
+def clip_factors_kernel(squares, counts, factors, records, slots, clip, PARTS: tl.constexpr, TILE: tl.constexpr):
+    """min(1, clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
     record = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.float32)
     for part in tl.static_range(PARTS):

@@ -1,4 +1,4 @@
-"""Blocks and step on a GPU, by the kernels of kernels.py and row_kernels.py; needs Triton and float32.
+"""The blocks of a chain on the kernels of convolution_kernels.py and row_kernels.py.
 
 Products in TF32 are used where torch's own switch allows them: torch.set_float32_matmul_precision("high"). Otherwise
 they are as exact as float32: three TF32 products each inside a convolution, plain float32 in cuBLAS.
@@ -14,24 +14,23 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, Linear
-from fedceo.training.batched.cohort import Cohort
-from fedceo.training.cuda import kernels, row_kernels
-from fedceo.training.work import Work
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.cuda import convolution_kernels, row_kernels
 
 SUM = {"TILE": 512, "AT_ONCE": 8, "num_warps": 4}
 SUM_SMALL = {"TILE": 64, "AT_ONCE": 32, "num_warps": 4}
-"""Of fewer than SMALL entries, so that there are programs enough."""
+"""For sums of fewer than SMALL entries, so that there are programs enough."""
 SMALL = 2**14
 UNPOOL = {"TILE": 1024, "num_warps": 4}
-STEP = {"num_warps": 2}
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the kernels of a convolution cut up their work; the narrow ones are for images of fewer than 16 channels.
+    """The tiles into which the kernels of a convolution cut their work.
 
-    TILE counts rows of a product; of those, one pooled value takes as many as are pooled. `most` is how many sums a
-    warp can hold in registers: where there are more columns, rows are fewer.
+    The narrow ones are for images of fewer than 16 channels. TILE counts rows of a product; a pooled value takes as
+    many rows as values are pooled. `most` is the number of sums that a warp can hold in registers: where there are
+    more columns, rows are fewer.
     """
 
     forward: dict[str, int]
@@ -60,16 +59,16 @@ TILES = {
         most=2048,
     ),
 }
-"""By precision, those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
+"""Tiles by precision: those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
 
 MOST_POOLED = 128
-"""Places that a winner's int8 can tell apart."""
+"""Pooled values that an int8 can tell apart."""
 PROGRAMS = 1024
-"""As many keep a GPU busy; where gradients of single records are not asked for, they are summed in groups up to it."""
+"""Programs that keep a GPU busy; where single records' gradients are not needed, groups of them make so many."""
 
 
 def fuse(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The same chain on kernels, where they can."""
+    """The same chain, on kernels where there are any for a block."""
 
     def fused(block: Block, first: bool) -> Block:
         if isinstance(block, Linear):
@@ -79,17 +78,17 @@ def fuse(blocks: Sequence[Block]) -> tuple[Block, ...]:
         small = block.pool**2 <= MOST_POOLED
         return FusedConv(block) if square and small and (first or block.stride[0] == 1) else block
 
-    return tuple(fused(block, first=place == 0) for place, block in enumerate(blocks))
+    return tuple(fused(block, first=i == 0) for i, block in enumerate(blocks))
 
 
 def precision() -> str:
-    """How the kernels multiply."""
+    """The precision in which the kernels multiply."""
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 @dataclass(frozen=True)
 class FusedLinear:
-    """A linear layer whose bias, mask and ReLU are one kernel, and one on the way back."""
+    """A linear layer whose bias, mask and ReLU are one kernel forward and one backward."""
 
     block: Linear
 
@@ -97,45 +96,48 @@ class FusedLinear:
     def names(self) -> tuple[str, ...]:
         return self.block.names
 
-    def run(self, weights: Weights, x: Tensor, mask: Tensor | None, counts: Tensor) -> "FusedLinearPass":
-        return FusedLinearPass(self.block, weights, x, mask)
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> "FusedLinearPass":
+        return FusedLinearPass(self.block, weights, x, batch.mask if self.block.masked else None)
 
 
 class FusedLinearPass:
+    """x: (K, B, in); y: (K, B, out). `backward` overwrites the gradient that it is given."""
+
     def __init__(self, block: Linear, weights: Weights, x: Tensor, mask: Tensor | None) -> None:
         self.block, self.weight = block, weights[block.weight]
         self.shape, self.x = x.shape, x.flatten(2)
         self.y = torch.bmm(self.x, self.weight.mT)
-        self.mask = mask if block.masked else None
+        self.mask = mask
         clients, slots, size = self.y.shape
         if block.bias or block.relu or self.mask is not None:
             bias = weights[block.bias] if block.bias else self.y
-            row_kernels.activate[(clients * slots, triton.cdiv(size, 512))](
+            row_kernels.activate_kernel[(clients * slots, triton.cdiv(size, 512))](
                 self.y, bias, self._mask, slots, size, bias.stride(0),
                 BIAS=block.bias is not None, MASK=self.mask is not None, RELU=block.relu, TILE=512,
             )  # fmt: skip
 
     @property
     def _mask(self) -> Tensor:
+        """The mask, or a pointer that the kernels do not read."""
         return self.y if self.mask is None else self.mask
 
-    def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
+    def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         clients, slots, size = self.y.shape
-        self.g, self.of_records = dy, dy.new_empty(clients, slots)
-        row_kernels.linear_back[(clients * slots,)](
-            self.g, self.y, self._mask, self.x, self.of_records, size, self.x.shape[2],
+        self.g, self.squares = dy, dy.new_empty(clients, slots)
+        row_kernels.linear_backward_kernel[(clients * slots,)](
+            self.g, self.y, self._mask, self.x, self.squares, size, self.x.shape[2],
             MASK=self.mask is not None, RELU=self.block.relu, BIAS=self.block.bias is not None, TILE=512,
         )  # fmt: skip
-        return torch.bmm(self.g, self.weight).view(self.shape) if onwards else None
+        return torch.bmm(self.g, self.weight).view(self.shape) if needs_dx else None
 
-    def squares(self) -> Tensor:
-        return self.of_records
+    def squared_norms(self) -> Tensor:
+        return self.squares
 
-    def add_up(self, factors: Tensor | None, sums: Weights) -> None:
+    def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         clients, slots, size = self.y.shape
         if factors is not None:
             inputs = self.x.shape[2]
-            row_kernels.scale_rows[(clients * slots,)](self.g, self.x, factors, size, inputs, TILE=512)
+            row_kernels.scale_rows_kernel[(clients * slots,)](self.g, self.x, factors, size, inputs, TILE=512)
         torch.bmm(self.g.mT, self.x, out=sums[self.block.weight])
         if self.block.bias:
             torch.sum(self.g, 1, out=sums[self.block.bias])
@@ -143,7 +145,7 @@ class FusedLinearPass:
 
 @dataclass(frozen=True)
 class FusedConv:
-    """A convolution with its ReLU and pooling, one kernel each way."""
+    """A convolution with its ReLU and pooling: one kernel forward, three backward."""
 
     block: Conv
 
@@ -151,12 +153,12 @@ class FusedConv:
     def names(self) -> tuple[str, ...]:
         return self.block.names
 
-    def run(self, weights: Weights, x: Tensor, mask: Tensor | None, counts: Tensor) -> "FusedConvPass":
-        return FusedConvPass(self.block, weights, x, counts)
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> "FusedConvPass":
+        return FusedConvPass(self.block, weights, x, batch.counts)
 
 
 class FusedConvPass:
-    """x: (K, B, channels, height, width); images lie channels last in memory."""
+    """x: (K, B, channels, height, width), channels last in memory."""
 
     def __init__(self, block: Conv, weights: Weights, x: Tensor, counts: Tensor) -> None:
         self.block, self.counts = block, counts
@@ -181,35 +183,35 @@ class FusedConvPass:
         pairs = max(1, tiles["TILE"] // offsets)
         grid = (clients, triton.cdiv(self.slots * rows * columns, pairs), triton.cdiv(out, _tile(out)))
         bias = weights[block.bias] if block.bias else x
-        kernels.forward[grid](
+        convolution_kernels.forward_kernel[grid](
             x, self.weight, bias, y, self.winner, counts, self.slots, bias.stride(0),
             **self.sizes, **tiles | {"TILE": pairs}, ROWS=rows, COLUMNS=columns, POOL=block.pool, OFFSETS=offsets,
             TILE_OUT=_tile(out), STRIDE=stride, RELU=block.relu, BIAS=block.bias is not None,
         )  # fmt: skip
 
-    def back(self, dy: Tensor, onwards: bool) -> Tensor | None:
+    def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         clients, slots, channels, height, width = self.x.shape
         _, _, out, rows, columns = self.y.shape
         pool = self.block.pool
         self.dz = dy.new_empty(clients, slots, rows * pool, columns * pool, out)
-        kernels.unpool[(clients * slots, triton.cdiv(self.dz[0, 0].numel(), UNPOOL["TILE"]))](
+        convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(self.dz[0, 0].numel(), UNPOOL["TILE"]))](
             _channels_last(dy), self.winner, self.dz, self.counts, slots,
             ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool, **UNPOOL,
         )  # fmt: skip
         self.sizes |= {"ROWS": rows * pool, "COLUMNS": columns * pool}
-        if not onwards:
+        if not needs_dx:
             return None
         dx, tiles = torch.empty_like(self.x), self.tiles.back  # in the same order in memory
         grid = (clients, triton.cdiv(slots * height * width, tiles["TILE"]), triton.cdiv(channels, _tile(channels)))
-        kernels.input_gradients[grid](
+        convolution_kernels.input_gradients_kernel[grid](
             self.dz, self.weight, dx, self.counts, slots, **self.sizes, **tiles, TILE_IN=_tile(channels)
         )
         return dx
 
-    def squares(self) -> Tensor:
+    def squared_norms(self) -> Tensor:
         return self._gradients(group=1).sum(1).view(self.x.shape[:2])
 
-    def add_up(self, factors: Tensor | None, sums: Weights) -> None:
+    def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         group = 1
         if factors is None:
             programs = len(self.x) * self.slots * triton.cdiv(self.taps * self.x.shape[2], self._tiles["TILE_IN"])
@@ -228,14 +230,14 @@ class FusedConvPass:
         return tiles | {rows: min(tiles[rows], self.tiles.most * tiles["num_warps"] // _tile(self.sizes["OUT"]))}
 
     def _gradients(self, group: int) -> Tensor:
-        """Forms the gradients of `group` records at a time; returns their squared norms, (groups, parts)."""
+        """Form the gradients of `group` records at a time; returns their squared norms, (groups, parts)."""
         patch, out = self.taps * self.x.shape[2], self.sizes["OUT"]
         groups = len(self.x) * triton.cdiv(self.slots, group)
         parts = triton.cdiv(patch, self._tiles["TILE_IN"]), triton.cdiv(out, _tile(out))
         self.each = self.x.new_empty(groups, patch, out)
         self.each_bias = self.x.new_empty(groups, out)
         squares = self.x.new_empty(groups, parts[0] * parts[1])
-        kernels.weight_gradients[(groups, *parts)](
+        convolution_kernels.weight_gradients_kernel[(groups, *parts)](
             self.x, self.dz, self.each, self.each_bias, squares, self.counts, self.slots, group,
             **self.sizes, **self._tiles, TILE_OUT=_tile(out), STRIDE=self.block.stride[0],
             BIAS=self.block.bias is not None,
@@ -245,58 +247,21 @@ class FusedConvPass:
     def _weighted_sum(
         self, each: Tensor, factors: Tensor | None, sums: Tensor, group: int, channels: int, taps: int
     ) -> None:
+        """Write the (K, ...) sums over groups of factor times gradient, in torch's order of axes."""
         out = self.sizes["OUT"]
         size = taps * channels * out
         tiles = SUM if size >= SMALL else SUM_SMALL
-        kernels.weighted_sum[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
+        convolution_kernels.weighted_sum_kernel[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
             each, each if factors is None else factors, sums, self.counts, self.slots, group, sums.stride(0),
             CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, **tiles,
         )  # fmt: skip
 
 
 def _channels_last(images: Tensor) -> Tensor:
-    """The same (K, B, C, H, W), with C the fastest in memory."""
+    """The same (K, B, channels, height, width) images, with channels last in memory."""
     return images.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
 
 
 def _tile(channels: int) -> int:
-    """A tensor core's product takes at least 16."""
+    """The width of a tile over channels; a tensor core's product takes at least 16."""
     return min(64, max(16, triton.next_power_of_2(channels)))
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor, mean: bool) -> tuple[Tensor, Tensor]:
-    """As blocks.cross_entropy."""
-    clients, slots, classes = logits.shape
-    shares, dy = logits.new_empty(clients, slots), torch.empty_like(logits)
-    row_kernels.cross_entropy[(clients * slots,)](
-        logits, labels, counts, shares, dy, slots, classes, MEAN=mean, TILE=triton.next_power_of_2(classes)
-    )
-    return shares.sum(1), dy
-
-
-def clip_factors(squares: Sequence[Tensor], counts: Tensor, clip: float) -> Tensor:
-    """As blocks.clip_factors."""
-    parts = torch.stack(list(squares))
-    factors = torch.empty_like(parts[0])
-    row_kernels.clip_factors[(triton.cdiv(factors.numel(), 128),)](
-        parts, counts, factors, factors.numel(), factors.shape[1], clip, PARTS=len(parts), TILE=128
-    )
-    return factors
-
-
-def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
-    """(K, size) standard normals, each a function of (its client's key, step, its place)."""
-    out = torch.empty(len(keys), size, device=keys.device)
-    kernels.fill_noise[(len(keys), triton.cdiv(size, 4 * kernels.QUARTER.value))](out, keys, step, size)
-    return out
-
-
-def take_step(cohort: Cohort, work: Work) -> None:
-    """As Cohort.take_step, the noise drawn on the way."""
-    clients, row = cohort.weights.shape
-    std = work.record.clip * work.record.noise_multiplier if work.record else 0.0
-    kernels.take_step[(clients, triton.cdiv(row, 4 * kernels.QUARTER.value))](
-        cohort.weights, cohort.momenta, cohort.starts, cohort.gradients, cohort.keys, cohort.step, cohort.steps,
-        cohort.rate, cohort.divisors, row, std, work.momentum, work.proximal,
-        NOISY=work.record is not None, MOMENTUM=work.momentum != 0, PROXIMAL=work.proximal != 0, **STEP,
-    )  # fmt: skip

@@ -1,11 +1,9 @@
-"""Triton kernels for float32 on a GPU: convolutions of K clients at once, small stages fused, the step with its noise.
+"""Triton kernels in float32: convolutions of K clients at once, with their ReLU and max-pooling.
 
-A convolution runs with its ReLU and max-pooling as one implicit matrix product: patches are read where they lie, and
-of the pooled values the place of the winner is kept, -1 where ReLU cut it off. Going back needs no more. Images lie
-channels last. Filling beyond a client's count is skipped.
-
-Noise is a function of (key, step, entry): Philox 4x32 with the client's 64-bit key and (block of entries, step) as
-counter, turned into Gaussians by Box-Muller. The step that draws it and `fill_noise` agree on every number.
+A convolution is one implicit matrix product: patches are read from the images without being copied out, and of the
+pooled values only the offset of the winner is kept, -1 where ReLU cut it off, which is all that the backward pass
+needs. Images have their channels last in memory. Slots beyond a client's count, which hold filling, are skipped. The
+shapes of all arguments are in the table of fedceo.training.batched.
 """
 
 # ruff: noqa: N803
@@ -14,20 +12,17 @@ counter, turned into Gaussians by Box-Muller. The step that draws it and `fill_n
 import triton
 import triton.language as tl
 
-QUARTER = tl.constexpr(256)
-"""Entries of a program that share one lane of Philox's four outputs."""
-
 
 @triton.jit
-def _larger(value, place, other_value, other_place):
-    """The larger of two values with its place; the first of equal ones, NaN before any, as torch pools."""
+def _larger(value, offset, other_value, other_offset):
+    """The larger of two values with its offset; of equal ones the first, and NaN before any, as torch pools."""
     takes = (other_value > value) | ((other_value != other_value) & (value == value))
-    takes = takes | ((other_value == value) & (other_place < place))
-    return tl.where(takes, other_value, value), tl.where(takes, other_place, place)
+    takes = takes | ((other_value == value) & (other_offset < offset))
+    return tl.where(takes, other_value, value), tl.where(takes, other_offset, offset)
 
 
 @triton.jit
-def forward(
+def forward_kernel(
     x, weight, bias, y, winner, counts, slots, bias_row,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
@@ -37,21 +32,21 @@ def forward(
 ):  # fmt: skip
     """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT).
 
-    The OFFSETS values that are pooled, POOL^2 filled up to a power of two, are rows of one product, so that weights
-    are read once for all of them. They lie TILE rows apart: with 16 rows to a warp, one thread holds and compares them.
+    The POOL^2 values that are pooled, filled up to OFFSETS, a power of two, are rows of one product, so that weights
+    are read once for all of them. They are TILE rows apart: with 16 rows to a warp, one thread compares them.
     """
     PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
     client = tl.program_id(0)
     count = tl.load(counts + client).to(tl.int32)
     item = tl.arange(0, OFFSETS * TILE)
-    of, offset = tl.program_id(1) * TILE + item % TILE, item // TILE
+    pair_of, offset = tl.program_id(1) * TILE + item % TILE, item // TILE
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
-    top = (of % POSITIONS // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
-    left = (of % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
-    record = (client * slots + of // POSITIONS).to(tl.int64)
+    top = (pair_of % POSITIONS // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
+    left = (pair_of % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
+    record = (client * slots + pair_of // POSITIONS).to(tl.int64)
     corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
-    real = (of < count * POSITIONS) & (offset < POOL * POOL)
+    real = (pair_of < count * POSITIONS) & (offset < POOL * POOL)
     total = tl.zeros((OFFSETS * TILE, TILE_OUT), tl.float32)
     if tl.program_id(1) * TILE < count * POSITIONS:
         for start in range(0, PATCH, TILE_IN):
@@ -70,9 +65,9 @@ def forward(
             total = tl.dot(patch, w, total, input_precision=PRECISION)
     if OFFSETS > POOL * POOL:
         total = tl.where((offset < POOL * POOL)[:, None], total, float("-inf"))
-    places = tl.broadcast_to(offset[:, None], (OFFSETS * TILE, TILE_OUT))
+    offsets = tl.broadcast_to(offset[:, None], (OFFSETS * TILE, TILE_OUT))
     best, which = tl.reduce(
-        (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(places, (OFFSETS, TILE, TILE_OUT))), 0, _larger
+        (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(offsets, (OFFSETS, TILE, TILE_OUT))), 0, _larger
     )
     if BIAS:
         best += tl.load(bias + client * bias_row + out, mask=out < OUT, other=0.0)[None, :]
@@ -87,11 +82,11 @@ def forward(
 
 
 @triton.jit
-def unpool(
+def unpool_kernel(
     dy, winner, dz, counts, slots,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr, POOL: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """dz, the gradient before pooling and ReLU: that of a pooled value belongs to its winner."""
+    """Write dz, the gradient before pooling and ReLU: a pooled value's gradient goes to its winner, zeros elsewhere."""
     SIZE: tl.constexpr = ROWS * COLUMNS * POOL * POOL * OUT
     record = tl.program_id(0).to(tl.int64)
     if record % slots < tl.load(counts + record // slots):
@@ -104,14 +99,14 @@ def unpool(
 
 
 @triton.jit
-def weight_gradients(
+def weight_gradients_kernel(
     x, dz, each, each_bias, squares, counts, slots, group,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
     SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of `group` records of a client, summed: (groups, PATCH, OUT), (groups, OUT), and their squares."""
+    """Write the gradients of weight and bias, each summed over a `group` of records, and their squared norms."""
     PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
     STEPS: tl.constexpr = (POSITIONS + TILE - 1) // TILE
@@ -151,14 +146,17 @@ def weight_gradients(
 
 
 @triton.jit
-def input_gradients(
+def input_gradients_kernel(
     dz, weight, dx, counts, slots,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
     SIDE: tl.constexpr, PADDING: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a client's (record, input position) pairs, for stride 1: a place gathers what it had a part in."""
+    """One tile of a client's (record, input position) pairs, for stride 1.
+
+    The gradient at an input position is the sum over the taps of the output positions that the input went into.
+    """
     AREA: tl.constexpr = HEIGHT * WIDTH
     PARTS: tl.constexpr = (OUT + TILE_OUT - 1) // TILE_OUT
     client = tl.program_id(0)
@@ -188,88 +186,26 @@ def input_gradients(
 
 
 @triton.jit
-def weighted_sum(each, factors, out, counts, slots, group, out_client,
-                 CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr,
-                 TILE: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
-    """out[k] = sum over groups of factor * each, from (TAPS, CHANNELS, OUT) into torch's (OUT, CHANNELS, TAPS)."""
+def weighted_sum_kernel(
+    each, factors, out, counts, slots, group, out_client,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr,
+    TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """out[k] = sum over groups of factor * each, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
     SIZE: tl.constexpr = TAPS * CHANNELS * OUT
     client = tl.program_id(0)
-    place = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    index = tl.program_id(1) * TILE + tl.arange(0, TILE)
     groups = tl.cdiv(slots, group)
     filled = tl.cdiv(tl.load(counts + client), group)
     total = tl.zeros((TILE,), tl.float32)
     for start in range(0, filled, AT_ONCE):
         which = start + tl.arange(0, AT_ONCE)
-        at = (client * groups + which).to(tl.int64)[:, None] * SIZE + place[None, :]
-        gradient = tl.load(each + at, mask=(which < filled)[:, None] & (place < SIZE)[None, :], other=0.0)
+        at = (client * groups + which).to(tl.int64)[:, None] * SIZE + index[None, :]
+        gradient = tl.load(each + at, mask=(which < filled)[:, None] & (index < SIZE)[None, :], other=0.0)
         if WEIGHTED:
             factor = tl.load(factors + client * slots + which, mask=which < filled, other=0.0)[:, None]
-            gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is no zero
+            gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is NaN
         total += tl.sum(gradient, 0)
-    entry = place // OUT
-    to = (place % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
-    tl.store(out + client.to(tl.int64) * out_client + to, total, mask=place < SIZE)
-
-
-@triton.jit
-def normals(key, step, block):
-    """Four vectors of independent standard normals for a vector of blocks."""
-    zero = block * 0
-    a, b, c, d = tl.philox(key, block, zero + step, zero, zero)
-    scale: tl.constexpr = 2.3283064365386963e-10  # 2^-32; half a unit more keeps the logarithm finite
-    turn: tl.constexpr = 6.283185307179586
-    one = tl.sqrt(-2.0 * tl.log((a.to(tl.float32) + 0.5) * scale))
-    two = tl.sqrt(-2.0 * tl.log((c.to(tl.float32) + 0.5) * scale))
-    first, second = b.to(tl.float32) * scale * turn, d.to(tl.float32) * scale * turn
-    return one * tl.cos(first), one * tl.sin(first), two * tl.cos(second), two * tl.sin(second)
-
-
-@triton.jit
-def fill_noise(out, keys, step, size):
-    """out[k, i] = the standard normal of (keys[k], step, i)."""
-    client = tl.program_id(0)
-    block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
-    a, b, c, d = normals(tl.load(keys + client), tl.load(step).to(tl.int32), block)
-    first = tl.program_id(1) * (4 * QUARTER) + tl.arange(0, QUARTER)
-    row = out + client.to(tl.int64) * size
-    tl.store(row + first, a, mask=first < size)
-    tl.store(row + first + QUARTER, b, mask=first + QUARTER < size)
-    tl.store(row + first + 2 * QUARTER, c, mask=first + 2 * QUARTER < size)
-    tl.store(row + first + 3 * QUARTER, d, mask=first + 3 * QUARTER < size)
-
-
-@triton.jit
-def _move(weights, momenta, starts, gradients, at, inside, noise, rate, divisor, std, momentum, proximal,
-          NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr):  # fmt: skip
-    w = tl.load(weights + at, mask=inside)
-    g = tl.load(gradients + at, mask=inside)
-    if NOISY:
-        g = (g + std * noise) / divisor
-    if PROXIMAL:
-        g += proximal * (w - tl.load(starts + at, mask=inside))
-    if MOMENTUM:
-        g += momentum * tl.load(momenta + at, mask=inside)
-        tl.store(momenta + at, g, mask=inside)
-    tl.store(weights + at, w - rate * g, mask=inside)
-
-
-@triton.jit
-def take_step(weights, momenta, starts, gradients, keys, step, steps, rate, divisors, size, std, momentum, proximal,
-              NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr):  # fmt: skip
-    """w -= rate * (momentum * m + (gradient + std * noise) / divisor + proximal * (w - start)), until steps[k]."""
-    client = tl.program_id(0)
-    now = tl.load(step)
-    if now < tl.load(steps + client):
-        first = tl.program_id(1) * (4 * QUARTER) + tl.arange(0, QUARTER)
-        a = tl.zeros((QUARTER,), tl.float32)
-        b, c, d = a, a, a
-        if NOISY:
-            block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
-            a, b, c, d = normals(tl.load(keys + client), now.to(tl.int32), block)
-        eta, divisor = tl.load(rate), tl.load(divisors + client)
-        row = client.to(tl.int64) * size
-        for quarter in tl.static_range(4):
-            noise = a if quarter == 0 else (b if quarter == 1 else (c if quarter == 2 else d))
-            i = first + quarter * QUARTER
-            _move(weights, momenta, starts, gradients, row + i, i < size, noise, eta, divisor, std, momentum, proximal,
-                  NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+    entry = index // OUT
+    to = (index % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
+    tl.store(out + client.to(tl.int64) * out_client + to, total, mask=index < SIZE)

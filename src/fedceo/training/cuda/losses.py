@@ -1,0 +1,30 @@
+"""Cross-entropy and clipping factors on a GPU, one kernel each."""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.cuda import row_kernels
+
+
+def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:
+    """See cross_entropy of batched/losses.py."""
+    clients, slots, classes = logits.shape
+    losses, dy = logits.new_empty(clients, slots), torch.empty_like(logits)
+    row_kernels.cross_entropy_kernel[(clients * slots,)](
+        logits, batch.labels, batch.counts, losses, dy, slots, classes, MEAN=mean, TILE=triton.next_power_of_2(classes)
+    )
+    return losses.sum(1), dy
+
+
+def clip_factors(squares: Sequence[Tensor], batch: Batch, clip: float) -> Tensor:
+    """See clip_factors of batched/losses.py."""
+    parts = torch.stack(list(squares))
+    factors = torch.empty_like(parts[0])
+    row_kernels.clip_factors_kernel[(triton.cdiv(factors.numel(), 128),)](
+        parts, batch.counts, factors, factors.numel(), factors.shape[1], clip, PARTS=len(parts), TILE=128
+    )
+    return factors
