@@ -20,6 +20,7 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 wheel-test: $(READY)
 	sh tests/wheel.sh $(BIN)/python

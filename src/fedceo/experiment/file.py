@@ -207,8 +207,9 @@ def put(section: dict[str, Any], name: str, value: Any) -> None:
     """
     if name == "method.name" and value != section.get("name"):
         section.clear()
-    takes_fields = name == "privacy.mechanism" and (value not in MECHANISMS or MECHANISMS[value].adds_noise)
-    if name in NO_ROOM and not takes_fields:
+    is_known = isinstance(value, str) and value in MECHANISMS
+    rules_out = name != "privacy.mechanism" or (is_known and not MECHANISMS[value].adds_noise)
+    if name in NO_ROOM and rules_out:
         for field in NO_ROOM[name]:
             section.pop(field, None)
     section[name.rpartition(".")[2]] = value
