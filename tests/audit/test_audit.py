@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -146,7 +146,9 @@ def same_in_every_step(noise: RecordNoise, step: int, size: int) -> Tensor:
     seeds = [generator.bit_generator.seed_seq for generator in noise.generators]
     fresh = object.__new__(RecordNoise)
     fresh.__dict__ |= noise.__dict__
-    fresh.generators = [np.random.Generator(kind(seed)) for kind, seed in zip(kinds, seeds, strict=True)]
+    fresh.generators = [
+        np.random.Generator(kind(cast(np.random.SeedSequence, seed))) for kind, seed in zip(kinds, seeds, strict=True)
+    ]
     return DRAW(fresh, step, size)
 
 

@@ -1,11 +1,11 @@
 """The federation against the simulation, and the files that the server writes."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
@@ -17,10 +17,9 @@ from fedceo.deploy.strategy import MethodStrategy
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
+from fedceo.tensors.weights import Weights
 from fedceo.training.schedule import Schedule
 from tests.support.grid import LocalGrid, experiment, local_grid, pem
-
-Weights = dict[str, torch.Tensor]
 
 
 def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrategy:
@@ -211,8 +210,8 @@ def kill_in_round(grid: LocalGrid, server: MethodStrategy, t: int) -> None:
     """The server dies while uploads are on their way."""
     plain = grid.pull_messages
 
-    def pull(names: Any) -> list[Message]:
-        found = plain(names)
+    def pull(message_ids: Iterable[str]) -> list[Message]:
+        found = plain(message_ids)
         if server.round == t - 1 and any(reply.metadata.message_type == "train" for reply in found):
             raise Killed
         return found

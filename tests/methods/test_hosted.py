@@ -138,7 +138,7 @@ def test_reading_an_experiment_runs_nobodys_code() -> None:
     assert experiment.method.model_dump() == {"name": "nowhere:Method", "trim": 0.1, "layers": ["a"]}
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "Momentum": ("method.bta: unknown field, did you mean beta?", {"bta": 0.1}),
     "Momentum ": ("method.beta: Input should be a valid number", {"beta": "much"}),
     "Momentum  ": ("method: beta is NoneType, expected a value that TOML has", {"beta": None}),

@@ -76,9 +76,13 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Model:
     return {name: a[name] - b[name] for name in a}
 
 
+def nothing(weights: Model) -> Model:
+    return {name: torch.zeros_like(w) for name, w in weights.items()}
+
+
 def descend(
     weights: Model, client: int, steps: int = EPOCHS, rate: float = RATE, names: tuple[str, ...] | None = None,
-    extra: Callable[[Model], Model] = lambda w: {name: torch.zeros_like(v) for name, v in w.items()},
+    extra: Callable[[Model], Model] = nothing,
 ) -> Model:  # fmt: skip
     for _ in range(steps):
         g, more = gradient(weights, client), extra(weights)
@@ -289,7 +293,7 @@ def test_dp_fed_ls_smooths_the_mean() -> None:
     ids=lambda value: value["name"] if isinstance(value, dict) else None,
 )
 def test_equals_its_parent(engine: str, mechanism: str, method: dict[str, Any], parent: dict[str, Any]) -> None:
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         "privacy": {"mechanism": mechanism, "noise_multiplier": 0.4, "clip": 0.5},
         "train": {"rounds": 3, "batch_size": 4, "momentum": 0.5},
         "cohort": {"size": 3},
