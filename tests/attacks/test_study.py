@@ -161,7 +161,7 @@ def test_a_study_repeats() -> None:
 
 
 def test_only_pictures_are_attacked() -> None:
-    from tests.support.small import federation
+    from tests.support.small_federation import federation
 
     sim = simulation()
     sim.federation = federation(shape=(6,))

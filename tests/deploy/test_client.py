@@ -19,7 +19,7 @@ from fedceo.deploy.records import dealt_records, own_records
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.training.schedule import Schedule
-from tests.support.grid import experiment
+from tests.support.flower_grid import experiment
 
 Weights = dict[str, torch.Tensor]
 

@@ -20,7 +20,7 @@ from fedceo.deploy.records import dealt_public_records
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.support.grid import LocalGrid, experiment, local_grid
+from tests.support.flower_grid import LocalGrid, experiment, local_grid
 
 Weights = dict[str, torch.Tensor]
 LIAR = 2

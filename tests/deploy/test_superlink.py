@@ -16,7 +16,7 @@ import fedceo
 from fedceo.deploy.new import write_app
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
-from tests.support.grid import experiment
+from tests.support.flower_grid import experiment
 from tests.support.superlink import Link, node_key, superlink
 
 pytestmark = [

@@ -21,9 +21,9 @@ from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import spectrum
-from fedceo.tensors.weights import Weights
 from fedceo.training.schedule import Schedule
-from tests.support.small import federation
+from tests.support.small_federation import federation
+from tests.support.weights import distance
 
 
 def experiment(method: dict[str, Any], **changes: dict[str, Any]) -> config.Experiment:
@@ -46,10 +46,6 @@ def simulate(settings: config.Experiment, rounds: int) -> Simulation:
     for _ in range(rounds):
         simulation.step()
     return simulation
-
-
-def distance(a: Weights, b: Weights) -> float:
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def test_one_round_of_udp_fedavg_by_hand() -> None:
@@ -139,15 +135,6 @@ def test_the_noise_threshold_is_what_noise_alone_reaches_in_the_mean() -> None:
         assert isinstance(simulation.method, FedCEO)
         found = simulation.method.threshold((16, 64, 3), 3, 1) / 3
         assert found == pytest.approx(1.0 * 0.7 * 0.5 / 3 * (4 + 8))
-
-
-def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
-    """The numbers of docs/methods.md: fc1 of LeNet-5, sigma = C = 1, K = 10."""
-    paper = FedCEO(FedCEOSettings(strength=85, ratio=1.03, interval=15))
-    aware = FedCEO(FedCEOSettings(threshold="noise"), Setup(noise=10**-0.5))
-    fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
-    assert round(aware.threshold(fc1, 10, 15)) == 63
-    assert [round(paper.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
 
 
 @pytest.mark.parametrize(

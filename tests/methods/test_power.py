@@ -14,8 +14,8 @@ from fedceo.methods.centaur import power_step
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors.weights import Weights
-from tests.methods.test_oracles import close, run, table
-from tests.support.small import SIZES, federation
+from tests.support.plain_rounds import close, run, table
+from tests.support.small_federation import SIZES, federation
 
 
 def flat_records(client: int) -> tuple[Tensor, Tensor]:

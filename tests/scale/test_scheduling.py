@@ -14,7 +14,7 @@ from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 
 
 @given(st.integers(1, 3000), st.integers(1, 200))
