@@ -119,7 +119,7 @@ def _check_count(mechanism: Mechanism, clients: int, rounds: Iterator[int]) -> F
 
 
 def check_noise(noise: Floats, std: float, sizes: Sequence[int]) -> list[Finding]:
-    """Is every row N(0, std^2) and independent of the others?
+    """Check that every row is N(0, std^2) and independent of the others.
 
     Args:
         noise: (n, D), a row for each upload.
@@ -129,7 +129,9 @@ def check_noise(noise: Floats, std: float, sizes: Sequence[int]) -> list[Finding
 
 
 def check_along(check: str, noise: Floats, signals: Floats, std: float) -> Finding:
-    """Does noise lean towards its own update? <r, v> / std is N(0, 1) for a unit vector v; rows together count too.
+    """Check that noise does not lean towards its own update: <r, v> / std is N(0, 1) for a unit vector v.
+
+    The sum over all rows is checked as well.
 
     Args:
         noise, signals: (n, D), noise and what it was added to.
@@ -259,5 +261,5 @@ class _Sender:
 
 
 def exact_rows(weights: Weights) -> Floats:
-    """name -> (K, ...) as (K, D), in float64."""
+    """Models, name -> (K, ...), as rows, (K, D), in float64."""
     return as_rows(weights).double().cpu().numpy()

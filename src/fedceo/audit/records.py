@@ -78,7 +78,7 @@ class RecordAudit:
             del self.claims["step - peer"]
 
     def check(self) -> list[Finding]:
-        """Is what training adds to the clipped gradients the noise that it claims?"""
+        """Check that training adds to the clipped gradients the noise that it claims."""
         self._refuse_own_randomness()
         work = replace(self._work, epochs=CHECKED_STEPS, learning_rate=SLOW_RATE, momentum=0.0)
         std = self._std * CHECKED_STEPS**0.5

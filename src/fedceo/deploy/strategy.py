@@ -46,7 +46,7 @@ SURELY = 6.0
 
 
 class BudgetSpentError(Exception):
-    """privacy.max_epsilon forbids the next round."""
+    """The end of a run: privacy.max_epsilon forbids the next round."""
 
 
 @dataclass(frozen=True)

@@ -66,21 +66,21 @@ class Data(Section):
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
     partition: Literal["iid", "shards", "dirichlet", "natural", "pooled", "resampled"] = "iid"
-    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; pooled:
-    every natural client with all its records goes to one of N; or resampled: each client draws `records` of them, and
-    several may hold the same one, for any number of clients."""
+    """The assignment of records to clients. iid: evenly at random. shards: two label shards each. dirichlet: labels in
+    Dirichlet proportions. natural: as the data say. pooled: every natural client with all its records goes to one of N.
+    resampled: each client draws `records` of them, and several may hold the same one, for any number of clients."""
     min_records: Count | None = None
     """Natural clients with fewer records are left out, before anything else."""
     records: Count | None = None
     """Training records of each client, for partition = "resampled" alone."""
     alpha: Positive = 0.5
-    """Concentration of the Dirichlet label shares: the smaller, the more unequal."""
+    """Concentration of the Dirichlet proportions: the smaller, the more unequal."""
     validation: Fraction = 0.1
     """Share of each client's records kept out of training to choose rounds and settings by."""
     local_test: Fraction = 0.0
     """Share of each client's records on which its own model is measured (P-loc)."""
     local_test_from: Literal["own", "test"] = "own"
-    """Where those come from. own: kept out of the client's training. test: as many records of the public test set, with
+    """The source of these records. own: kept out of the client's training. test: as many of the public test set, with
     labels in the client's proportions."""
     image_column: str | None = None
     """The column of images in a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
@@ -132,11 +132,11 @@ class Train(Section):
     learning_rate: Positive = 0.1
     """eta, the learning rate of the client's SGD."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How eta falls over the rounds, to a hundredth in the last one unless constant."""
+    """The course of eta over the rounds; linear and cosine fall to a hundredth of it in the last one."""
     momentum: Fraction = 0.0
     """Momentum of the client's SGD; the buffer starts at zero in every round."""
     proximal: NotNegative = 0.0
-    """mu: adds mu (w - w_start) to every gradient of any method, as FedProx does."""
+    """mu of a term mu (w - w_start) in every gradient of any method, as in FedProx."""
     server_learning_rate: Positive = 1.0
     """The step that multiplies the clipped and noised update."""
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
@@ -187,7 +187,8 @@ class Privacy(Section):
     max_epsilon: Positive | None = None
     """The run ends before the round that would raise the observer's epsilon above this."""
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
-    """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
+    """The pairs of federations that must look alike: one client's contribution is zero (zero-out) or another one
+    (replace-one), or the client is not there (add-remove)."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] | None = None
     """delta of all epsilons; left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
     min_reports: Count | None = None

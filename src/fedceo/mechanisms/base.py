@@ -164,7 +164,7 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
-    """z of the updates and sigma_b of the counts that together make the noise multiplier of the plan."""
+    """The noises z of the updates and sigma_b of the counts that together make the plan's noise multiplier."""
     if experiment.privacy.clipping != "adaptive":
         return noise_multiplier, 0.0
     count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)

@@ -64,7 +64,7 @@ def votes(within: torch.Tensor, capped: Sequence[int]) -> float:
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """z of updates such that updates and noised indicators together have the multiplier z of the plan (D10).
+    """The noise z of updates with which updates and noised indicators together have that of the plan (D10).
 
     1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2 with sigma_b, the noise of the sum of indicators.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
 
 LARGEST_EXPONENT = 700
-"""e to this power is about the largest number that a float can hold."""
+"""The power of e that is about the largest number of a float."""
 STRENGTHS: dict[float, list[Any]] = {
     1.0: [55 + 5 * k for k in range(10)],
     1.5: [0.1, 0.3, 1.0, 3.0, 10.0],
@@ -59,7 +59,7 @@ class FedCEOSettings(MethodSettings):
     """The part of a client without a stored model in a restart from stored models. train: it trains from the global
     model. resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
-    """Which layers are smoothed: "all", "last N", or a list of names."""
+    """The layers that are smoothed: "all", "last N", or a list of names."""
 
     @property
     def release(self) -> str:

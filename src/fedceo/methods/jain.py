@@ -68,7 +68,7 @@ def initial_basis(
 
 
 def fit_user(user: User, basis: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
-    """v_i, (k,): ridge regression of y on U'x."""
+    """The user's v_i, (k,): ridge regression of y on U'x."""
     features = user.x @ basis
     gram = features.T @ features / len(features) + ridge * torch.eye(basis.shape[1], dtype=basis.dtype)
     return torch.linalg.solve(gram, features.T @ user.y / len(features))

@@ -1,4 +1,4 @@
-"""Where a run's time goes: wall-clock seconds by part, for the report.
+"""A clock of a run's parts: the wall-clock seconds of each, for the report.
 
 The clock never waits for a device. On a GPU, work that was only handed over is booked where the program next waits for
 it, which for training is mostly the server step or the evaluation that follows.

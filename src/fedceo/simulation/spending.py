@@ -58,7 +58,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
 
 
 def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
-    """delta: as given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
+    """The delta as given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
     privacy, of_records = experiment.privacy, noise_site(experiment) is NoiseSite.STEPS
     protected = sum(sizes) if of_records else len(sizes)
     if of_records and privacy.delta is not None and privacy.delta * protected >= 1:
@@ -100,7 +100,7 @@ def planned_participations(experiment: Experiment, clients: int) -> int | None:
 
 
 def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
-    """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
+    """The noise multiplier as given, solved for target_epsilon, or 0 without a mechanism."""
     privacy = experiment.privacy
     if noise_site(experiment) is NoiseSite.NOWHERE:
         return 0.0
