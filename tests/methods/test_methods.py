@@ -20,8 +20,8 @@ from fedceo.methods.server import Server
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
-from fedceo.tensors import spectrum
 from fedceo.training.schedule import Schedule
+from tests.support import naive_tsvd
 from tests.support.small_federation import federation
 from tests.support.weights import distance
 
@@ -90,7 +90,7 @@ def stacked(m: int = 5) -> Stack:
 
 
 def above_every_other_frequency(uploads: Stack) -> float:
-    return 1.01 * max(float(spectrum(w.permute(2, 1, 0))[1:].max()) for w in uploads.weights.values())
+    return 1.01 * max(float(naive_tsvd.spectrum(w.permute(2, 1, 0))[1:].max()) for w in uploads.weights.values())
 
 
 def test_above_every_other_frequency_all_clients_get_the_same() -> None:
