@@ -119,13 +119,13 @@ def test_an_unfinished_run_has_rows(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_an_audit_and_its_exit_code(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedceo.mechanisms.distributed import Distributed
+    from fedceo.mechanisms.base import Mechanism
 
     file = tmp_path / "mine.toml"
     file.write_text(FILE)
     code, out, _ = ask("audit", str(file), "--rounds", "100", "--seed", "1")
     assert code == 0 and "0 of 2 views tested: too few rounds" in out and "variance" in out
-    monkeypatch.setattr(Distributed, "noise", property(lambda self: self.noise_multiplier / 2))
+    monkeypatch.setattr(Mechanism, "noise", property(lambda self: self.noise_multiplier / 2))
     code, out, _ = ask("audit", str(file), "--rounds", "100", "--seed", "1", "--json")
     report = json.loads(out)
     assert code == 1 and report["refuted"]
