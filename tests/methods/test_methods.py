@@ -168,7 +168,7 @@ def test_every_threshold_of_an_experiment_is_a_number(
     assert 0 <= FedCEO(found.method).threshold((4, 4, 3), 3, rounds) < float("inf")
 
 
-def test_restarts() -> None:
+def test_each_restart_gives_clients_their_start() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
     for restart in ("own", "slot", "stored", "mean"):
@@ -191,7 +191,7 @@ def test_restarts() -> None:
         assert bool(later.personal) == (restart == "stored"), "only stored models outlive the round"
 
 
-def test_nobody_owns_a_place_before_the_next_cohort_is_drawn() -> None:
+def test_a_position_belongs_to_nobody_before_the_next_cohort_is_drawn() -> None:
     simulation = simulate(experiment({"name": "fedceo", "restart": "slot", "interval": 2}), 2)
     assert simulation.state.personal
     after = simulation.measure()

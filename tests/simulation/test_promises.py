@@ -1,4 +1,4 @@
-"""What is promised before a run is kept by its rows after it, and no row says less than the truth."""
+"""Promises made before a run are kept by its rows after it, and no row says less than the truth."""
 
 import json
 import math

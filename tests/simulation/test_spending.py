@@ -1,4 +1,4 @@
-"""What a run writes down, how it ends on a budget, and what it does with missing and capped clients."""
+"""The ledger of a run, its end on a budget, and clients that are missing or capped."""
 
 import json
 from pathlib import Path

@@ -145,6 +145,6 @@ def hooked() -> nn.Module:
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_other_models_are_not(model: nn.Module) -> None:
+def test_other_models_are_not_chains(model: nn.Module) -> None:
     with pytest.raises(NotAChainError):
         read_chain(model, (1, 4, 4))
