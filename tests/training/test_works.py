@@ -1,4 +1,4 @@
-"""What methods ask of local training beside plain SGD: the loop and the batch agree on all of it."""
+"""Every kind of work that methods ask of local training beside plain SGD: the loop and the batch agree on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
