@@ -18,7 +18,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.support.grid import LocalGrid, experiment, local_grid, pem
+from tests.support.grid import LocalGrid, as_seeded, experiment, local_grid, pem, simulated_schedule
 
 Weights = dict[str, torch.Tensor]
 
@@ -28,8 +28,7 @@ def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrat
 
 
 def simulated(given: Experiment) -> fedceo.Run:
-    seeded = given.privacy.model_copy(update={"randomness": "seeded"})
-    return fedceo.run(given.model_copy(update={"privacy": seeded}))
+    return fedceo.run(as_seeded(given))
 
 
 def distance(one: Weights, other: Weights) -> float:
@@ -54,7 +53,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     train = {"engine": engine, "server_learning_rate": 0.5}
     given = experiment(method=method, train=train, cohort={"size": 3})
     server = strategy(given, tmp_path / "run")
-    result = server.run(local_grid(given, Schedule(given.seed)))
+    result = server.run(local_grid(given, simulated_schedule(given)))
     expected = simulated(given)
     assert distance(server.state.weights, expected.weights) < 1e-6
     assert [(e.cohort, e.reported, e.smoothed) for e in server.ledger.entries] == [
@@ -62,7 +61,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     ]
     assert result["accuracy"]["last"] == expected.result["accuracy"]["last"]
     assert [row["epsilon"] for row in result["privacy"]] == [row["epsilon"] for row in expected.result["privacy"]]
-    assert not any("seed" in row["assumption"] for row in result["privacy"])
+    assert not any("remove the noise" in row["assumption"] for row in result["privacy"])
 
 
 def test_poisson_cohorts_caps_and_an_optimiser_end_there_too(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_poisson_cohorts_caps_and_an_optimiser_end_there_too(tmp_path: Path) -> 
         train={"rounds": 6, "server_optimizer": "adam", "schedule": "cosine"},
     )
     server = strategy(given, tmp_path / "run")
-    server.run(local_grid(given, Schedule(given.seed)))
+    server.run(local_grid(given, simulated_schedule(given)))
     expected = simulated(given)
     assert any(entry.capped for entry in expected.ledger.entries)
     assert server.ledger.entries == expected.ledger.entries
@@ -222,7 +221,8 @@ def kill_in_round(grid: LocalGrid, server: MethodStrategy, t: int) -> None:
 
 def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tmp_path: Path) -> None:
     given = experiment(cohort={"size": 5})
-    grid, noise = local_grid(given, Schedule(given.seed)), Schedule(given.seed)
+    noise = simulated_schedule(given)
+    grid = local_grid(given, noise)
     server = strategy(given, tmp_path / "run")
     kill_in_round(grid, server, 3)
     with pytest.raises(Killed):

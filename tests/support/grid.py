@@ -13,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedceo.deploy.client import PrivacyMod, client_app
 from fedceo.deploy.records import dealt_records
 from fedceo.experiment.file import Experiment, parse_experiment
+from fedceo.simulation.preparing import prepare
 from fedceo.training.schedule import Schedule
 
 Tamper = Callable[[Message], Message | None]
@@ -35,6 +36,16 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
     if "method" in sections:
         table["method"] = sections["method"]
     return parse_experiment(table)
+
+
+def as_seeded(given: Experiment) -> Experiment:
+    """The experiment as a simulation may take it, with noise that can be repeated."""
+    return given.model_copy(update={"privacy": given.privacy.model_copy(update={"randomness": "seeded"})})
+
+
+def simulated_schedule(given: Experiment) -> Schedule:
+    """The random choices of the simulation of an experiment, noise included."""
+    return prepare(as_seeded(given)).schedule
 
 
 @dataclass

@@ -196,8 +196,8 @@ class Privacy(Section):
     participation_cap: Count | None = None
     """Rounds after which a client sends nothing of its own any more: noise alone under distributed, nothing else."""
     randomness: Literal["seeded", "system"] = "seeded"
-    """seeded: noise from the experiment's seed, repeatable, void against whoever knows it. system: from the operating
-    system's entropy."""
+    """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
+    system: from the operating system, for every epsilon that is to be relied on."""
 
     @model_validator(mode="after")
     def _fits_its_mechanism(self) -> Self:
