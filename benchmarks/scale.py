@@ -166,7 +166,8 @@ def main() -> None:
     parser.add_argument("--point", type=int, nargs=3, metavar=("N", "K", "UNITS"), help="one point, printed as JSON")
     options = parser.parse_args()
     if options.point:
-        print(json.dumps(measure(*options.point, options.device)))
+        clients, cohort, units = options.point
+        print(json.dumps(measure(clients, cohort, units, options.device)))
         return
 
     sweeps = {

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,7 +140,8 @@ class Clock:
         self.ends.append(time.time())
 
     def finish(self, weights: Mapping[str, Tensor], versions: Mapping[str, str]) -> None:
-        np.savez(self.out.with_suffix(".npz"), **{name: w.detach().numpy() for name, w in weights.items()})
+        arrays: dict[str, Any] = {name: w.detach().numpy() for name, w in weights.items()}
+        np.savez(self.out.with_suffix(".npz"), **arrays)
         self.out.write_text(json.dumps({"ends": self.ends, "versions": dict(versions)}))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedceo.accounting.plan import Plan, Question, Realised, RecordSteps
 from fedceo.errors import UsageError
-from tests.support.asked import question
+from tests.support.privacy_questions import question
 
 
 def test_left_out_means_as_planned() -> None:

@@ -9,7 +9,7 @@ import torch
 from fedceo.audit.noise_check import Finding, check_mechanism, check_noise
 from fedceo.mechanisms.base import MECHANISMS, Mechanism
 from fedceo.training.schedule import Schedule
-from tests.support.faults import FAULTS, SUBTLE_FAULTS, Fault
+from tests.support.planted_faults import FAULTS, SUBTLE_FAULTS, Fault
 
 K, CLIP, SIGMA = 10, 0.5, 1.5
 

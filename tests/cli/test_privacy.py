@@ -11,7 +11,7 @@ import pytest
 import fedceo
 from fedceo.accounting.gaussian import drawn_gaussian_epsilon
 from fedceo.cli.app import main
-from tests.cli.test_app import FILE
+from tests.support.experiment_text import FILE
 
 Ask = Callable[..., tuple[int, str, str]]
 PLAN = ("--clients", "100", "--cohort", "10", "--rounds", "300", "--delta", "1e-5")

@@ -15,7 +15,7 @@ import pytest
 
 from fedceo.data import known, load_source
 from fedceo.errors import UsageError
-from tests.support.layouts import (
+from tests.support.published_layouts import (
     LETTERS,
     idx,
     leaf,

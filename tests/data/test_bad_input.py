@@ -13,7 +13,7 @@ import torch
 from fedceo.data import Source, build_federation, federate, from_arrays
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
-from tests.support.layouts import idx, write_cifar10, write_mnist
+from tests.support.published_layouts import idx, write_cifar10, write_mnist
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

@@ -15,8 +15,8 @@ from fedceo.mechanisms.uploads import Contribution, Senders
 from fedceo.methods.fedceo import FedCEO
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from tests.mechanisms.test_mechanisms import K, cohort, mechanism
-from tests.mechanisms.test_mechanisms import privatised as privatised_by
+from tests.support.privatising import K, cohort, mechanism
+from tests.support.privatising import privatised as privatised_by
 from tests.support.small_runs import changed
 
 TINY = {"w": torch.zeros(K, 1)}

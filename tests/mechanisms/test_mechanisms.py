@@ -7,32 +7,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedceo.mechanisms.base import MECHANISMS, Mechanism
+from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import clip_updates, zero_nonfinite
-from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
 from fedceo.training.schedule import Schedule
-
-K, SIZE = 10, 20_000
-
-
-def mechanism(kind: str = "distributed", **changes: object) -> Mechanism:
-    settings: dict[str, object] = {
-        "clip": 2.0, "noise_multiplier": 1.5, "min_reports": K, "divisor": float(K),
-        "step": 0.5, "schedule": Schedule(0),
-    }  # fmt: skip
-    made: Mechanism = MECHANISMS[kind](**(settings | changes))
-    return made
-
-
-def privatised(made: Mechanism, starts: dict[str, Tensor], trained: dict[str, Tensor], round_: int = 1) -> Uploads:
-    origin = {name: w[0] for name, w in starts.items()}
-    return made.privatise(Contribution(starts, trained), Senders(round_, tuple(range(K)), torch.ones(K)), origin)
-
-
-def cohort(scale: float = 1.0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    torch.manual_seed(0)
-    starts = {"a": torch.randn(K, SIZE // 2), "b": torch.randn(K, 5, SIZE // 10)}
-    return starts, {name: w + scale * torch.randn_like(w) for name, w in starts.items()}
+from tests.support.privatising import SIZE, K, cohort, mechanism, privatised
 
 
 def flat(weights: Mapping[str, Tensor]) -> Tensor:

@@ -8,8 +8,8 @@ import pytest
 
 import fedceo
 from fedceo.errors import UsageError
-from tests.report.conftest import TABLE
-from tests.report.test_page import Page
+from tests.support.parsed_page import Page
+from tests.support.recorded_runs import TABLE
 
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")

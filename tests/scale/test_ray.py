@@ -22,7 +22,7 @@ from fedceo.scale.worker import WorkerSetup
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import truncated_tsvd
-from tests.support.small import federation
+from tests.support.small_federation import federation
 
 pytestmark = [
     pytest.mark.slow,  # Ray takes seconds to start, and each worker takes seconds to import torch

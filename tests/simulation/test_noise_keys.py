@@ -16,7 +16,7 @@ from fedceo.simulation.folder import read_tensors
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.training.schedule import NOISE, PURPOSES, Schedule
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 from tests.support.small_runs import TABLE, changed
 
 CLIP, COHORT = 0.7, 6

@@ -20,7 +20,7 @@ from fedceo.data import build_federation, from_arrays
 from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import client_sizes, solve_noise
-from tests.support.independent import sampled_gaussian_bounds
+from tests.support.independent_epsilons import sampled_gaussian_bounds
 from tests.support.small_runs import changed
 
 

@@ -15,7 +15,7 @@ from fedceo.report.verdicts import audit_in_words, views_tested
 from fedceo.studies.table import COLUMNS
 from fedceo.terminal import inventory, results, studies, tables
 from fedceo.terminal.tables import Column, show_table
-from tests.cli.test_app import FILE
+from tests.support.experiment_text import FILE
 
 Draw = Callable[[int, Callable[[], None]], str]
 ACCURACY = {

@@ -11,7 +11,7 @@ from fedceo.training.batched.blocks import Conv, Linear
 from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.per_example import clipped_sum
-from tests.support.small import SmallConv
+from tests.support.small_federation import SmallConv
 
 
 class Strided(nn.Module):

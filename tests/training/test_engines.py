@@ -18,7 +18,7 @@ from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 
 def context(model: nn.Module, dtype: torch.dtype = torch.float32) -> TrainingContext:

@@ -18,7 +18,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.terms import Term
 from fedceo.training.work import BARE_FIELDS, PLAIN_FIELDS, RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 PLAIN = Work(2, 4, 0.1)
 OTHERWISE: dict[str, Any] = {

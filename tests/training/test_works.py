@@ -18,7 +18,7 @@ from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
 from fedceo.training.terms import ascend
 from fedceo.training.work import ALL_RECORDS, RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 
 class Normed(nn.Module):

@@ -51,9 +51,9 @@ def contrast_basis() -> Tensor:
 
 def linear_model(dimension: int) -> nn.Module:
     """W alone, from zero: f is strongly convex in it."""
-    model = nn.Sequential(nn.Linear(dimension, OUTPUTS, bias=False), Contrasts())
-    nn.init.zeros_(model[0].weight)
-    return model
+    layer = nn.Linear(dimension, OUTPUTS, bias=False)
+    nn.init.zeros_(layer.weight)
+    return nn.Sequential(layer, Contrasts())
 
 
 def shared_model(dimension: int, seed: int) -> nn.Module:

@@ -32,7 +32,7 @@ CHECKS = 6
 NORMS = (1e-3, 0.1, 1.0, 1e2, 1e4)
 """L2 norms of the updates sent, in units of the clip."""
 COUNTS = 400
-"""Noised counts of clients within the clip that are looked at."""
+"""Rounds whose noised counts of clients within the clip are checked."""
 MOST_CLIENTS = 10
 MOST_ENTRIES = 1_000_000
 """Entries that are sorted; of more, evenly spaced ones are taken."""
@@ -230,7 +230,7 @@ class _Sender:
         return signals, self._upload(starts, trained, round_) - signals
 
     def _clipped(self, updates: Floats) -> Floats:
-        """By a second implementation: the whole update, or each of m tensors to the clip over sqrt(m)."""
+        """Updates clipped by a second implementation: as a whole, or each of m tensors to the clip over sqrt(m)."""
         ends, bound = [0, updates.shape[1]], self.clip
         if self.mechanism.clipping == "per_layer":
             ends = [0, *np.cumsum([w.numel() for w in self.weights.values()]).tolist()]
@@ -246,7 +246,7 @@ class _Sender:
         return exact_rows(self._privatised(rows, rows, ones, round_))
 
     def _upload(self, starts: Weights, trained: Weights, round_: int) -> Floats:
-        """What the uploads add to their starts, (K, D), or the mean alone to its own, (1, D), without step."""
+        """The change from start to upload, (K, D), or to the mean alone, (1, D), before the server's step scales it."""
         uploads = exact_rows(self._privatised(starts, trained, self.weights, round_))
         divisor = 1.0 if self.mechanism.shows_uploads else self.mechanism.divisor
         return (uploads - exact_rows(starts)[: len(uploads)]) * (divisor / self.mechanism.step)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
 
 RECORDS = 3
-"""Records of a client whose noise is checked; one that may hold a canary has the first of them beside it."""
+"""Records of a client whose noise is checked; a client that may hold a canary has the first of them too."""
 CHECKED, WITHOUT, WITH = range(3)
 """The clients that are made for each client of the cohort, in this order."""
 CANARY_SCALE = 100.0

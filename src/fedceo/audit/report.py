@@ -3,9 +3,9 @@
     report = audit(simulation)
     report.refuted
 
-First the mechanism is checked as a function (mechanism_check), which is sharp but sees one function. Then canaries go
-through the real rounds, and several views are searched for them: what is certain about a view is a lower bound of its
-mu, held against the mu that is claimed. An audit can refute a claim, never prove it.
+First the mechanism is checked as a function (noise_check), which is sharp but sees one function. Then canaries go
+through the real rounds, and several views are searched for them: each gives a lower bound of its mu,
+which is held against the mu that is claimed. An audit can refute a claim, never prove it.
 
 Bounds are printed at CONFIDENCE for all views of a report together, so that one report in twenty of a flawless
 mechanism may show a bound just above its claim. That is no ground for an alarm: a claim counts as refuted where the
@@ -42,20 +42,20 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class View:
-    """What the canaries showed in one view.
+    """The evidence of the canaries in one view.
 
     Attributes:
         view: average | upload | upload - peer | upload - previous | returned, or step and its like for records.
         observer: who has it, as in the accounting.
         claim: mu as claimed, the distance of two worlds in standard deviations of the noise.
-        bound: mu at least, at CONFIDENCE for all views together.
-        share: part of the clip that the coins decided on, below 1 where claim is too large to be tested otherwise;
+        bound: lower bound of mu, at CONFIDENCE for all views together.
+        share: part of the clip that the coins decided on, below 1 where the claim is too large to be tested otherwise;
             the bound is that of the share divided by it, as it is for a Gaussian.
-        scores: how many each world has at least.
+        scores: their number in the world that has fewer.
         verdict: passed | refuted | not testable.
-        epsilon_round: of one round, or local step, at the bound.
-        epsilon_run: what the accountant says of the whole run at the bound, as if the noise were Gaussian.
-        epsilon_claimed: what it says of the run at the claim; both None where it promises nothing.
+        epsilon_round: epsilon of one round, or local step, at the bound.
+        epsilon_run: the accountant's epsilon of the whole run at the bound, as if the noise were Gaussian.
+        epsilon_claimed: the same at the claim; both None where it promises nothing.
     """
 
     view: str
@@ -75,9 +75,9 @@ class Report:
     """An audit.
 
     Attributes:
-        mechanism: distributed | central | record.
+        mechanism: the name of the audited mechanism.
         noise_multiplier: sigma.
-        delta: of the epsilons.
+        delta: that of the epsilons.
         rounds: how many each view was searched in.
         findings: what the check of the mechanism as a function found.
         views: what the canaries showed.
@@ -100,7 +100,7 @@ class Report:
 
 
 class _Audit(Protocol):
-    """What the audits of uploads and of records have in common."""
+    """The interface that the audits of uploads and of records share."""
 
     claims: dict[str, Claim]
     default_rounds: int
@@ -115,7 +115,7 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
 
     Args:
         rounds: rounds played with canaries; left out: as many as half a minute to two minutes allow.
-        seed: of the auditor's coins and directions, not of the experiment; left out: the operating system's entropy.
+        seed: seed of the auditor's coins and directions, not of the experiment; left out: the system's entropy.
     """
     kind, mechanism = simulation.experiment.privacy.mechanism, simulation.mechanism
     if not mechanism.adds_noise:

@@ -49,14 +49,14 @@ FEWEST_ROUNDS = 40
 MOST_ENTRIES = 2.8e9
 """Noise drawn in one pass, K D a round: what keeps an audit of a million parameters within minutes."""
 SMOOTHING_COST = 10
-"""Of smoothing an entry, in units of drawing it."""
+"""The cost of smoothing an entry, in units of drawing one."""
 
 
 class Claim(NamedTuple):
-    """What is promised of one view.
+    """The promise of one view.
 
     Attributes:
-        mu: of the whole clip C.
+        mu: that of the whole clip C.
         observer: whose row in the accounting it belongs to.
         share: the part of C that the coin decides on; share * mu is what is tested.
     """

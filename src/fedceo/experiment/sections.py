@@ -78,14 +78,14 @@ class Data(Section):
     validation: Fraction = 0.1
     """Share of each client's records kept out of training to choose rounds and settings by."""
     local_test: Fraction = 0.0
-    """Share of each client's records, for personal methods to be measured on."""
+    """Share of each client's records on which its own model is measured (P-loc)."""
     local_test_from: Literal["own", "test"] = "own"
     """Where those come from. own: kept out of the client's training. test: as many records of the public test set, with
     labels in the client's proportions."""
     image_column: str | None = None
-    """Of a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
+    """The column of images in a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
     label_column: str | None = None
-    """The same for its labels."""
+    """The column of its labels; left out: guessed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,17 +130,17 @@ class Train(Section):
     batch_size: Count = 64
     """B, records of a local step."""
     learning_rate: Positive = 0.1
-    """eta, of the client's SGD."""
+    """eta, the learning rate of the client's SGD."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How eta falls over the rounds, to a hundredth in the last one unless constant."""
     momentum: Fraction = 0.0
-    """Of the client's SGD; the buffer starts at zero in every round."""
+    """Momentum of the client's SGD; the buffer starts at zero in every round."""
     proximal: NotNegative = 0.0
     """mu: adds mu (w - w_start) to every gradient of any method, as FedProx does."""
     server_learning_rate: Positive = 1.0
     """The step that multiplies the clipped and noised update."""
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    """What the server does with the mean update; FedCEO needs sgd."""
+    """The optimiser that the server applies to the mean update; FedCEO needs sgd."""
     weighting: Literal["equal", "records"] = "equal"
     """Weights of the clients in the mean; by records only without user-level privacy."""
     engine: Literal["auto", "loop", "batched"] = "auto"
@@ -148,7 +148,7 @@ class Train(Section):
     device: str = "auto"
     """cpu, cuda, or auto: a GPU where there is one."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of weights and training."""
+    """The precision of weights and of training."""
     tf32: bool = False
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
@@ -183,18 +183,19 @@ class Privacy(Section):
     target_epsilon: Positive | None = None
     """The epsilon that the noise multiplier is solved for."""
     observer: Literal["outsider", "participant", "server", "client"] = "outsider"
-    """Whose epsilon target_epsilon and max_epsilon speak of."""
+    """The observer whose epsilon target_epsilon and max_epsilon speak of."""
     max_epsilon: Positive | None = None
     """The run ends before the round that would raise the observer's epsilon above this."""
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
     """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] | None = None
-    """Left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
+    """delta of all epsilons; left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
     min_reports: Count | None = None
     """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
     reports is discarded. Left out: shares for K, and fewer reports mean less noise, which the rows show."""
     participation_cap: Count | None = None
-    """Rounds after which a client sends nothing of its own any more: noise alone under distributed, nothing else."""
+    """Rounds that a client may be in with its data. From then on it sends a zero update, noised like any other; under
+    record it is left out."""
     randomness: Literal["seeded", "system"] = "seeded"
     """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
     system: from the operating system, for every epsilon that is to be relied on."""
@@ -223,4 +224,4 @@ class Record(Section):
     smoothings. Left out: none; rounds in which no models are sent have none either. Recordings hold models before
     noise: guard them as you guard the data."""
     layers: str | list[str] = "all"
-    """Whose weights are recorded: "all", "last N", or a list of names."""
+    """The layers that are recorded: "all", "last N", or a list of names."""

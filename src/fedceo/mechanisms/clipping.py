@@ -30,12 +30,12 @@ def norms_of(updates: Weights) -> torch.Tensor:
 
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, torch.Tensor], int]:
-    """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
+    """The updates, with zero in the place of each that has a NaN or Inf anywhere, and how many these were."""
     return replace_nonfinite(updates, {})
 
 
 def replace_nonfinite(stack: Weights, others: Weights) -> tuple[dict[str, torch.Tensor], int]:
-    """Models with a NaN or Inf anywhere give way to others, or to zero, as a whole, and how many there were."""
+    """The models, with others or zero in the place of each that has a NaN or Inf, and how many these were."""
     sums = torch.stack([flat(u).sum(1) for u in stack.values()])
     if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
         return dict(stack), 0

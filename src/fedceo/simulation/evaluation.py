@@ -78,7 +78,7 @@ class Evaluator:
 
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
-        """The public test records and labels, on the device: sending them for every measurement costs more than it."""
+        """The public test records and labels, on the device: to copy them costs more than a measurement."""
         return self.federation.test_x.to(self.device), self.federation.test_y.to(self.device)
 
     @cached_property

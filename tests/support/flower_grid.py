@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -10,8 +11,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+import fedceo
 from fedceo.deploy.client import PrivacyMod, client_app
-from fedceo.deploy.records import dealt_records
+from fedceo.deploy.records import dealt_public_records, dealt_records
+from fedceo.deploy.strategy import MethodStrategy
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.simulation.preparing import prepare
 from fedceo.training.schedule import Schedule
@@ -135,3 +138,13 @@ def local_grid(given: Experiment, noise: Schedule | None = None) -> LocalGrid:
     app = client_app(given, lambda client: dealt_records(given, client), mod)
     clients = range(given.data.clients or 0)
     return LocalGrid({1000 - 7 * client: Node(app, client, key=pem(client)) for client in clients})
+
+
+def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrategy:
+    """A server that deals the data of the experiment and draws its cohorts from its seed."""
+    return MethodStrategy(given, dealt_public_records(given), out, timeout, Schedule(given.seed))
+
+
+def simulated(given: Experiment) -> fedceo.Run:
+    """The same experiment in one process, its noise drawn from the seed."""
+    return fedceo.run(as_seeded(given))
