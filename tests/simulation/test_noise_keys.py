@@ -142,7 +142,3 @@ def test_a_run_of_an_old_version_is_not_continued_with_other_noise(tmp_path: Pat
     old = begun_by_an_old_version(tmp_path / "old", TABLE)
     with pytest.raises(UsageError, match=r"begun by fedceo 0\.1\.0, whose noise follows from the seed alone"):
         fedceo.resume(old)
-    system = changed(privacy={"randomness": "system"})
-    assert fedceo.resume(begun_by_an_old_version(tmp_path / "system", system)).finished
-    bare = TABLE | {"privacy": {"mechanism": "none"}, "method": {"name": "fedavg"}}
-    assert fedceo.resume(begun_by_an_old_version(tmp_path / "bare", bare)).finished

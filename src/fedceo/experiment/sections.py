@@ -196,6 +196,9 @@ class Privacy(Section):
     participation_cap: Count | None = None
     """Rounds that a client may be in with its data. From then on it sends a zero update, noised like any other; under
     record it is left out."""
+    noise: Literal["gaussian", "lattice"] = "gaussian"
+    """lattice: Gaussian noise and clipped updates in whole steps of a lattice, against attacks on the lowest bits of
+    floating-point noise; the same epsilons. For mechanisms distributed and central."""
     randomness: Literal["seeded", "system"] = "seeded"
     """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
     system: from the operating system, for every epsilon that is to be relied on."""

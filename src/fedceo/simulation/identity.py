@@ -62,10 +62,9 @@ def identity(simulation: "Simulation") -> str:
     return digest.hexdigest()
 
 
-def check_noise_key(noted: "Mapping[str, Any]", experiment: Experiment, where: Path) -> None:
+def check_noise_key(noted: "Mapping[str, Any]", where: Path) -> None:
     """Refuse to go on with other noise than a run began with; noted: what its checkpoint says."""
-    repeats_noise = experiment.mechanism.adds_noise and experiment.privacy.randomness == "seeded"
-    if repeats_noise and "noise_key" not in noted:
+    if "noise_key" not in noted:
         raise UsageError(
             f"{where}: begun by fedceo {BEFORE_NOISE_KEYS}, whose noise follows from the seed alone; go on with that "
             "version, or run the experiment again"

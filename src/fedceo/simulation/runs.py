@@ -110,8 +110,8 @@ def resume(
         if folder.finished:
             return load(path, model=model)
         state, about = folder.load_checkpoint()
-        check_noise_key(about, experiment, folder.path)
-        simulation = prepare(experiment, data, model, about.get("noise_key"))
+        check_noise_key(about, folder.path)
+        simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation
         check_unchanged(
             about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path

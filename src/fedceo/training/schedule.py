@@ -8,14 +8,14 @@ rests on (cohorts, batches, noise) comes from the operating system instead.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from fedceo.lazy import torch
+from fedceo.training.system_draws import SystemGenerator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ class Schedule:
         draws two would be the same, and noise that comes twice can be subtracted.
         """
         if self.randomness == "system" and purpose in SECRET:
-            return np.random.default_rng(secrets.randbits(256))
+            return cast(np.random.Generator, SystemGenerator())  # it has those of the methods that are called
         return np.random.default_rng(self._entropy(purpose, round_, client))
 
     def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
