@@ -36,7 +36,7 @@ from fedceo.simulation.rounds import Simulation
 POOL, RECORDS, BATCH, ROUNDS = 60_000, 60, 20, 3
 UNITS = 64
 GOAL_MIB = 2048
-"""What a federation of a million clients may take."""
+"""The memory that a federation of a million clients may take."""
 
 
 def make_federation(clients: int) -> Federation:

@@ -1,4 +1,4 @@
-"""What every contender does, as plain data: records, cohorts, batches and start weights, read from one folder.
+"""The work of every contender, as plain data: records, cohorts, batches and start weights, read from one folder.
 
 Needs torch and numpy only, so that it can be imported in every environment. A contender loads the `Work`, calls
 `Clock.tick` at the end of each round and `Clock.finish` with its final weights.
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record; the CNN takes images with channels last, as its authors store them."""
+        """Shape of one record; the CNN takes images with channels last, as its authors store them."""
         return (32, 32, 3) if self.model == "cnn" else (3, 32, 32)
 
 

@@ -60,7 +60,7 @@ def last_model() -> Iterator[str]:
             return Answer(1.0, reasons.CLOSED_FORM, "sees one average")
 
     yield "reader of the last model"
-    del VIEWS._things["last model"], VIEWS.descriptions["last model"]
+    del VIEWS._things["last model"], VIEWS._descriptions["last model"]
 
 
 def test_an_observer_is_added_by_registering_its_view(last_model: str) -> None:
@@ -75,7 +75,7 @@ def test_an_observer_is_added_by_registering_its_view(last_model: str) -> None:
 def test_noise_sites() -> None:
     names = {"none": "NOWHERE", "distributed": "UPLOADS", "central": "SUM", "record": "STEPS"}
     assert {name: noise_site_of(name) for name in names} == {name: NoiseSite[site] for name, site in names.items()}
-    with pytest.raises(UsageError, match="mechanism: 'local', expected one of none, distributed, central, record"):
+    with pytest.raises(UsageError, match="mechanism: 'local', expected one of central, distributed, none, record"):
         noise_site_of("local")
 
 

@@ -79,7 +79,7 @@ RIGHT: dict[str, Callable[[int], Simulation]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_passes(name: str) -> None:
+def test_a_right_simulation_passes(name: str) -> None:
     report = audit(RIGHT[name](0), rounds=40, seed=1)
     assert not report.refuted, report
     assert all(view.bound <= 1.2 * view.claim for view in report.views)
@@ -266,7 +266,7 @@ def test_the_leak_in_personal_models_is_refuted_ten_times() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_passes_ten_times(name: str) -> None:
+def test_a_right_simulation_passes_ten_times(name: str) -> None:
     for seed in range(10):
         report = audit(RIGHT[name](seed), rounds=60)
         assert not report.refuted, report

@@ -33,7 +33,7 @@ def failed(findings: list[Finding]) -> set[str]:
 
 @pytest.mark.parametrize("randomness", ["seeded", "system"])
 @pytest.mark.parametrize("kind", ["distributed", "central"])
-def test_ours_passes(kind: str, randomness: str) -> None:
+def test_the_librarys_mechanism_passes(kind: str, randomness: str) -> None:
     findings = check(mechanism(kind, randomness))
     assert not failed(findings), findings
     assert {f.check for f in findings} == {

@@ -44,7 +44,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     assert not any("remove the noise" in row["assumption"] for row in result["privacy"])
 
 
-def test_poisson_cohorts_caps_and_an_optimiser_end_there_too(tmp_path: Path) -> None:
+def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp_path: Path) -> None:
     given = experiment(
         method={"name": "fedavg"},
         cohort={"sampling": "poisson"},

@@ -55,7 +55,7 @@ def test_a_method_written_anew_does_what_the_librarys_does(mine: str, mechanism:
     assert fedceo.run(table_of(f"{mine}:Momentum", beta=0.5)).history[-1]["own"]["beta"] == 0.5
 
 
-def test_only_the_servers_row_stands_for_who_sees_single_uploads(mine: str) -> None:
+def test_a_method_that_sees_single_uploads_gets_only_the_servers_row(mine: str) -> None:
     def epsilons(name: str) -> dict[str, float | None]:
         return {row["observer"]: row["epsilon"] for row in fedceo.run(table_of(name)).result["privacy"]}
 
@@ -214,7 +214,7 @@ def test_it_learns_nothing_of_clients_whose_updates_overflow(mine: str) -> None:
     assert not same_weights(start, run), "no round was skipped"
 
 
-def test_what_is_kept_where(mine: str) -> None:
+def test_memory_is_kept_in_its_order_and_an_object_keeps_nothing(mine: str) -> None:
     """Memory comes in one order, resumed or not; an object keeps nothing; a trial has updates to divide by."""
     names = [record["own"]["names"] for record in fedceo.run(table_of(f"{mine}:Fifo")).history]
     with pytest.raises(KilledError):

@@ -20,8 +20,8 @@ from fedceo.methods.server import Server
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
-from fedceo.tensors import spectrum
 from fedceo.training.schedule import Schedule
+from tests.support import naive_tsvd
 from tests.support.small_federation import federation
 from tests.support.weights import distance
 
@@ -90,7 +90,7 @@ def stacked(m: int = 5) -> Stack:
 
 
 def above_every_other_frequency(uploads: Stack) -> float:
-    return 1.01 * max(float(spectrum(w.permute(2, 1, 0))[1:].max()) for w in uploads.weights.values())
+    return 1.01 * max(float(naive_tsvd.spectrum(w.permute(2, 1, 0))[1:].max()) for w in uploads.weights.values())
 
 
 def test_above_every_other_frequency_all_clients_get_the_same() -> None:
@@ -168,7 +168,7 @@ def test_every_threshold_of_an_experiment_is_a_number(
     assert 0 <= FedCEO(found.method).threshold((4, 4, 3), 3, rounds) < float("inf")
 
 
-def test_restarts() -> None:
+def test_each_restart_gives_clients_their_start() -> None:
     """Who starts from what in the round after a smoothing of clients 10 to 14, and in the one after that."""
     uploads = stacked()
     for restart in ("own", "slot", "stored", "mean"):
@@ -191,7 +191,7 @@ def test_restarts() -> None:
         assert bool(later.personal) == (restart == "stored"), "only stored models outlive the round"
 
 
-def test_nobody_owns_a_place_before_the_next_cohort_is_drawn() -> None:
+def test_a_position_belongs_to_nobody_before_the_next_cohort_is_drawn() -> None:
     simulation = simulate(experiment({"name": "fedceo", "restart": "slot", "interval": 2}), 2)
     assert simulation.state.personal
     after = simulation.measure()

@@ -124,7 +124,7 @@ def test_gradients_of_single_records_can_be_clipped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name, rounds, rate", [("lstm", 6, 2.0), ("logistic", 2, 0.1), ("small-cnn", 3, 0.1)])
-def test_they_learn(name: str, rounds: int, rate: float) -> None:
+def test_models_learn(name: str, rounds: int, rate: float) -> None:
     table = settings(name, 2, train={"rounds": rounds, "local_epochs": 4, "batch_size": 8, "learning_rate": rate})
     result = fedceo.run(table, data=learnable(name, 40)).result
     assert result["accuracy"]["last"] >= 0.9

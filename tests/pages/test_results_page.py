@@ -31,7 +31,7 @@ def test_the_page_is_what_the_script_writes(results: ModuleType) -> None:
     assert (ROOT / "docs" / "results.md").read_text() == results.page(), "run: python tools/pages/results.py"
 
 
-def test_the_page_on_what_reproduces_too(results: ModuleType) -> None:
+def test_the_page_on_what_reproduces_is_what_its_script_writes(results: ModuleType) -> None:
     reproduces = importlib.import_module("reproduces")
     assert (ROOT / "docs" / "what-reproduces.md").read_text() == reproduces.page(), (
         "run: python tools/pages/reproduces.py"

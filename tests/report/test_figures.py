@@ -153,7 +153,7 @@ def test_the_same_data_give_the_same_svg() -> None:
     assert figures.singular_values(found).svg() == figures.singular_values(found).svg()
 
 
-def test_who_has_what() -> None:
+def test_the_picture_of_a_partition() -> None:
     from tests.support.small_federation import SIZES, federation
 
     drawing = figures.partition(federation())

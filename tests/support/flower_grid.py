@@ -58,7 +58,7 @@ class Node:
     key: bytes = b""
     connected: bool = True
     tamper: Tamper | None = None
-    """What becomes of its answers to training messages; None loses one."""
+    """A change to its answers to training messages; an answer of None is lost."""
 
 
 @dataclass
@@ -127,7 +127,7 @@ class LocalGrid(Grid):
 
 
 def pem(name: object) -> bytes:
-    """What Flower keeps of a registered key."""
+    """A registered key as Flower keeps it."""
     return f"-----BEGIN PUBLIC KEY-----\n{name}\n-----END PUBLIC KEY-----\n".encode()
 
 

@@ -88,7 +88,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def exact_loop(
     here: TrainingContext, begin: Weights, clients: list[int], work: Work
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """What the loop gives in float64, on the same batches, masks and noise."""
+    """The loop's weights in float64, on the same batches, masks and noise."""
     twin = replace(here, model=deepcopy(here.model).double(), dtype=torch.float64)
     trained = LoopTrainer(twin).train(begin, clients, 1, work)
     return {name: w.float() for name, w in trained.weights.items()}, trained.losses.float()

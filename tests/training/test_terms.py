@@ -66,7 +66,7 @@ def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:
 
 @dataclass(frozen=True)
 class NewWork(Work):
-    """What a developer writes into Work for a new term: one field."""
+    """The one field that a developer adds to Work for a new term."""
 
     decay: float = 0.0
 

@@ -24,7 +24,7 @@ CLASSES = 5
 OUTPUTS = CLASSES - 1
 """h, the columns of the parameter matrix."""
 RANK = 1
-"""Of the planted models: FedCEO's best case among those that are not zero."""
+"""Rank of the planted models: FedCEO's best case among those that are not zero."""
 SIZE, DEVIATION = 0.6, 0.15
 """Norm of the common V, and of a client's deviation from it."""
 
