@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment, load_experiment, parse_experiment
     from fedceo.simulation.runs import Run, load, resume, run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Experiment",

@@ -119,7 +119,7 @@ def test_a_leak_in_personal_models_shows_in_what_clients_are_given() -> None:
 def test_clipping_each_tensor_by_itself_is_found_by_canaries_alone() -> None:
     broken = simulation()
     broken.mechanism = copy(broken.mechanism, ClipEachTensor)
-    assert refuted_views(audit(broken, rounds=2 * ROUNDS, seed=1))
+    assert refuted_views(audit(broken, rounds=3 * ROUNDS, seed=1))
 
 
 def test_claims_come_from_the_experiment_not_from_the_mechanism() -> None:

@@ -13,8 +13,7 @@ from flwr.app import Message
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from fedceo.training.schedule import Schedule
-from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, strategy
+from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, simulated_schedule, strategy
 from tests.support.weights import distance
 
 
@@ -37,7 +36,8 @@ def kill_in_round(grid: LocalGrid, server: MethodStrategy, t: int) -> None:
 
 def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tmp_path: Path) -> None:
     given = experiment(cohort={"size": 5})
-    grid, noise = local_grid(given, Schedule(given.seed)), Schedule(given.seed)
+    noise = simulated_schedule(given)
+    grid = local_grid(given, noise)
     server = strategy(given, tmp_path / "run")
     kill_in_round(grid, server, 3)
     with pytest.raises(Killed):

@@ -12,8 +12,7 @@ from flwr.app import Error, Message
 
 import fedceo
 from fedceo.simulation.folder import RunFolder
-from fedceo.training.schedule import Schedule
-from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, strategy
+from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, simulated_schedule, strategy
 from tests.support.weights import distance
 
 METHODS: list[dict[str, Any]] = [
@@ -34,7 +33,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     train = {"engine": engine, "server_learning_rate": 0.5}
     given = experiment(method=method, train=train, cohort={"size": 3})
     server = strategy(given, tmp_path / "run")
-    result = server.run(local_grid(given, Schedule(given.seed)))
+    result = server.run(local_grid(given, simulated_schedule(given)))
     expected = simulated(given)
     assert distance(server.state.weights, expected.weights) < 1e-6
     assert [(e.cohort, e.reported, e.smoothed) for e in server.ledger.entries] == [
@@ -42,7 +41,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     ]
     assert result["accuracy"]["last"] == expected.result["accuracy"]["last"]
     assert [row["epsilon"] for row in result["privacy"]] == [row["epsilon"] for row in expected.result["privacy"]]
-    assert not any("seed" in row["assumption"] for row in result["privacy"])
+    assert not any("remove the noise" in row["assumption"] for row in result["privacy"])
 
 
 def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp
         train={"rounds": 6, "server_optimizer": "adam", "schedule": "cosine"},
     )
     server = strategy(given, tmp_path / "run")
-    server.run(local_grid(given, Schedule(given.seed)))
+    server.run(local_grid(given, simulated_schedule(given)))
     expected = simulated(given)
     assert any(entry.capped for entry in expected.ledger.entries)
     assert server.ledger.entries == expected.ledger.entries

@@ -16,7 +16,7 @@ import fedceo
 from fedceo.deploy.new import write_app
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
-from tests.support.flower_grid import experiment
+from tests.support.flower_grid import as_seeded, experiment, simulated_schedule
 from tests.support.superlink import Link, node_key, superlink
 
 pytestmark = [
@@ -30,14 +30,16 @@ from fedceo.training.schedule import Schedule
 
 from .data import experiment, own
 
-app = client_app(experiment, own, PrivacyMod(experiment, noise=Schedule(experiment.seed)))
+app = client_app(experiment, own, PrivacyMod(experiment, noise=Schedule(experiment.seed, noise_key="NOISE_KEY")))
 """
 
 
 def app_of(folder: Path, given: Experiment) -> Path:
     """The app that `fedceo flower new` writes, with a noise source that a simulation has too."""
     write_app(folder, given)
-    (folder / "federation" / "client_app.py").write_text(SEEDED_CLIENT)
+    (folder / "federation" / "client_app.py").write_text(
+        SEEDED_CLIENT.replace("NOISE_KEY", simulated_schedule(given).noise_key)
+    )
     return folder
 
 
@@ -48,8 +50,7 @@ def small(**privacy: Any) -> Experiment:
 
 
 def distance_from_simulation(given: Experiment, out: Path) -> float:
-    seeded = given.privacy.model_copy(update={"randomness": "seeded"})
-    expected = fedceo.run(given.model_copy(update={"privacy": seeded})).weights
+    expected = fedceo.run(as_seeded(given)).weights
     found = load_file(out / "model.safetensors")
     return max(float((found[name] - w).abs().max()) for name, w in expected.items())
 

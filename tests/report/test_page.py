@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import fedceo
 from fedceo.cli.app import main
 from fedceo.errors import UsageError
+from tests.support.parsed_page import Page
 from tests.support.recorded_runs import TABLE
 
 pytest.importorskip("plotly")
@@ -19,38 +19,6 @@ pytest.importorskip("jinja2")
 from fedceo.report.page import write_report
 
 NASTY = "<img src=x onerror=alert(1)> & </script><script>alert(2)</script>"
-VOID = {"meta", "img", "br", "link", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """The elements of a page; everything opened must be closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("script", "style"):
-            self.text.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
 
 
 def page_of(paths: list[Path], tmp_path: Path) -> tuple[Page, str]:

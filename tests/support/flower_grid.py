@@ -16,6 +16,7 @@ from fedceo.deploy.client import PrivacyMod, client_app
 from fedceo.deploy.records import dealt_public_records, dealt_records
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.experiment.file import Experiment, parse_experiment
+from fedceo.simulation.preparing import prepare
 from fedceo.training.schedule import Schedule
 
 Tamper = Callable[[Message], Message | None]
@@ -38,6 +39,16 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
     if "method" in sections:
         table["method"] = sections["method"]
     return parse_experiment(table)
+
+
+def as_seeded(given: Experiment) -> Experiment:
+    """The experiment as a simulation may take it, with noise that can be repeated."""
+    return given.model_copy(update={"privacy": given.privacy.model_copy(update={"randomness": "seeded"})})
+
+
+def simulated_schedule(given: Experiment) -> Schedule:
+    """The random choices of the simulation of an experiment, noise included."""
+    return prepare(as_seeded(given)).schedule
 
 
 @dataclass
@@ -136,5 +147,4 @@ def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrat
 
 def simulated(given: Experiment) -> fedceo.Run:
     """The same experiment in one process, its noise drawn from the seed."""
-    seeded = given.privacy.model_copy(update={"randomness": "seeded"})
-    return fedceo.run(given.model_copy(update={"privacy": seeded}))
+    return fedceo.run(as_seeded(given))

@@ -14,7 +14,7 @@ import typer
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from fedceo import __version__
-from fedceo.cli import attack, report, studies
+from fedceo.cli import attack, release, report, studies
 from fedceo.cli.data import app as data_app
 from fedceo.cli.flower import app as flower_app
 from fedceo.cli.options import CellName, Json, Overrides
@@ -40,6 +40,7 @@ app.add_typer(privacy_app, name="privacy")
 app.command()(studies.sweep)
 app.command()(studies.tune)
 app.command()(report.report)
+app.command()(release.release)
 app.command()(attack.attack)
 
 

@@ -14,6 +14,9 @@ def report(
     observer: Annotated[
         str, typer.Option(help="Whose epsilon accuracy is drawn against: outsider, participant, server or client.")
     ] = "outsider",
+    public: Annotated[
+        bool, typer.Option("--public", help="Leave out everything that no epsilon covers: a page to be passed on.")
+    ] = False,
 ) -> None:
     """Write one page about runs, which opens in a browser without a network."""
     try:
@@ -23,5 +26,5 @@ def report(
             raise
         raise UsageError(f"report: needs {error.name}, from the extra fedceo[report]") from None
 
-    page = write_report(runs, out, observer)
+    page = write_report(runs, out, observer, public=public)
     print(f"{page}, {page.stat().st_size / 1e6:.1f} MB")

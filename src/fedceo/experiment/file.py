@@ -38,7 +38,7 @@ class Experiment(Section):
     """A federation, a model, a method and a privacy setting."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    """Everything random follows from it, the noise too unless privacy.randomness = "system"."""
+    """Everything random follows from it, noise also from the rest of the run; see privacy.randomness."""
     note: str | None = None
     """A remark for tables, such as how the settings were chosen; `fedceo tune` writes one."""
     data: Data

@@ -197,9 +197,12 @@ class Privacy(Section):
     participation_cap: Count | None = None
     """Rounds that a client may be in with its data. From then on it sends a zero update, noised like any other; under
     record it is left out."""
+    noise: Literal["gaussian", "lattice"] = "gaussian"
+    """lattice: Gaussian noise and clipped updates in whole steps of a lattice, against attacks on the lowest bits of
+    floating-point noise; the same epsilons. For mechanisms distributed and central."""
     randomness: Literal["seeded", "system"] = "seeded"
-    """seeded: noise from the experiment's seed, repeatable; it protects from nobody who knows the seed. system: noise
-    from the operating system's entropy."""
+    """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
+    system: from the operating system, for every epsilon that is to be relied on."""
 
     @model_validator(mode="after")
     def _fits_its_mechanism(self) -> Self:

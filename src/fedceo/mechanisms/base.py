@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from fedceo.training.schedule import Schedule
     from fedceo.training.work import RecordPrivacy
 
+COUNT_STEP = 2.0**-20
+"""The step of the lattice for counts."""
+
 __all__ = ["MECHANISMS", "Mechanism", "NoiseSite", "make_mechanism"]
 
 
@@ -61,6 +64,7 @@ class Mechanism(ABC):
         clipping: flat | per_layer | adaptive.
         count_noise: sigma_b, of the sum of the clients' indicators (within the clip or not, each 1/2 or -1/2), where
             clipping is adaptive.
+        noise_kind: gaussian, or lattice for noise in whole steps of a lattice.
     """
 
     regime: ClassVar[str]
@@ -81,6 +85,7 @@ class Mechanism(ABC):
     step: float = 1.0
     clipping: str = "flat"
     count_noise: float = 0.0
+    noise_kind: str = "gaussian"
 
     @abstractmethod
     def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Uploads:
@@ -105,6 +110,10 @@ class Mechanism(ABC):
             raise ValueError(
                 f'privacy.clipping "{experiment.privacy.clipping}" is of updates, which only user-level privacy clips'
             )
+        if experiment.privacy.noise != "gaussian" and not cls.is_user_level:
+            raise ValueError(
+                f'privacy.noise "{experiment.privacy.noise}" is of updates, which only user-level privacy noises'
+            )
         if cls.is_user_level and experiment.train.weighting == "records":
             raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
         if experiment.privacy.min_reports is not None and not cls.noise_in_shares:
@@ -119,6 +128,11 @@ class Mechanism(ABC):
     def upload_noise(self) -> float | None:
         """Standard deviation of the user-level noise in an entry of an upload, or None where there is no such noise."""
         return None
+
+    @property
+    def count_share(self) -> float:
+        """Standard deviation of the noise that is added to the count at a time: all of it, or a client's share."""
+        return self.count_noise
 
     @property
     def local_privacy(self) -> RecordPrivacy | None:
@@ -136,8 +150,13 @@ class Mechanism(ABC):
         return clip(updates, self.clip), norms_of(updates) <= self.clip
 
     def drawn_count_noise(self, round_: int, client: int = 0) -> float:
-        """Noise of the count of updates within the clip."""
-        return self.count_noise * float(self.schedule.generator("count noise", round_, client).standard_normal())
+        """Noise of the count of updates within the clip; the count is a multiple of 1/2, and so of COUNT_STEP."""
+        generator = self.schedule.generator("count noise", round_, client)
+        if self.noise_kind == "lattice":
+            from fedceo.mechanisms.lattice import rounded_normals
+
+            return float(rounded_normals(1, self.count_share / COUNT_STEP, generator)[0]) * COUNT_STEP
+        return self.count_share * float(generator.standard_normal())
 
 
 def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Schedule) -> Mechanism:
@@ -159,6 +178,7 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
         step=experiment.method.server_step(experiment.train.server_learning_rate),
         clipping=privacy.clipping,
         count_noise=of_counts,
+        noise_kind=privacy.noise,
     )
     return made
 

@@ -9,7 +9,7 @@ from fedceo.accounting.plan import NoiseSite
 from fedceo.mechanisms.base import MECHANISMS, Mechanism
 from fedceo.mechanisms.clipping import votes, zero_nonfinite
 from fedceo.mechanisms.uploads import Contribution, Mean, Senders
-from fedceo.tensors.weights import Weights
+from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -49,8 +49,15 @@ class Central(Mechanism):
         unclipped = None
         if self.clipping == "adaptive":
             unclipped = 0.5 + (votes(within, senders.capped) + self.drawn_count_noise(senders.round)) / self.divisor
-        generator = self.schedule.generator("central noise", senders.round)
-        noise = draw_noise(origin, self.noise * self.clip, generator)
+        generator, std = self.schedule.generator("central noise", senders.round), self.noise * self.clip
+        if self.noise_kind == "lattice" and std > 0:
+            from fedceo.mechanisms.lattice import FINENESS, from_lattice, on_lattice, rounded_normals
+
+            whole = on_lattice(updates, self.clip, std / FINENESS).sum(0)
+            whole += rounded_normals(whole.size, FINENESS, generator)
+            total = {name: w[0] for name, w in from_lattice(whole[None], std / FINENESS, repeat(origin, 1)).items()}
+        else:
+            noise = draw_noise(origin, std, generator)
+            total = {name: updates[name].sum(0) + extra for name, extra in noise.items()}
         scale = self.step / self.divisor
-        mean = {name: w + scale * (updates[name].sum(0) + noise[name]) for name, w in origin.items()}
-        return Mean(mean, self.divisor, nonfinite, unclipped)
+        return Mean({name: w + scale * total[name] for name, w in origin.items()}, self.divisor, nonfinite, unclipped)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedceo.accounting.plan import NoiseSite
+from fedceo.lazy import torch
 from fedceo.mechanisms.base import MECHANISMS, Mechanism
 from fedceo.mechanisms.clipping import votes, zero_nonfinite
 from fedceo.mechanisms.uploads import Contribution, Senders, Stack
@@ -45,25 +46,35 @@ class Distributed(Mechanism):
     def upload_noise(self) -> float | None:
         return self.noise * self.clip * self.step
 
+    @property
+    def count_share(self) -> float:
+        return self.count_noise / self.min_reports**0.5
+
     def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Stack:
         updates, nonfinite = zero_nonfinite({name: sent.trained[name] - start for name, start in sent.start.items()})
         updates, within = self.clipped(updates)
         unclipped = None
         if self.clipping == "adaptive":
-            shares = [
-                self.drawn_count_noise(senders.round, client) / self.min_reports**0.5 for client in senders.clients
-            ]
+            shares = [self.drawn_count_noise(senders.round, client) for client in senders.clients]
             unclipped = 0.5 + (votes(within, senders.capped) + sum(shares)) / len(senders.clients)
-        self.add_noise(updates, senders)
+        updates = self.noised(updates, senders)
         uploads = {name: start + self.step * updates[name] for name, start in sent.start.items()}
         return Stack(uploads, senders.clients, senders.sizes, nonfinite, unclipped)
 
-    def add_noise(self, updates: Weights, senders: Senders) -> None:
-        """Adds to every client's update its share of the noise, in place."""
+    def noised(self, updates: dict[str, torch.Tensor], senders: Senders) -> dict[str, torch.Tensor]:
+        """Every client's clipped update with its share of the noise."""
         from fedceo.training.per_example import draw_noise
 
         std = self.noise * self.clip
-        for k, client in enumerate(senders.clients):
-            generator = self.schedule.generator("upload noise", senders.round, client)
+        generators = [self.schedule.generator("upload noise", senders.round, client) for client in senders.clients]
+        if self.noise_kind == "lattice" and std > 0:
+            from fedceo.mechanisms.lattice import FINENESS, from_lattice, on_lattice, rounded_normals
+
+            whole = on_lattice(updates, self.clip, std / FINENESS)
+            for row, generator in zip(whole, generators, strict=True):
+                row += rounded_normals(row.size, FINENESS, generator)
+            return from_lattice(whole, std / FINENESS, updates)
+        for k, generator in enumerate(generators):
             for name, extra in draw_noise({name: u[k] for name, u in updates.items()}, std, generator).items():
                 updates[name][k] += extra
+        return updates

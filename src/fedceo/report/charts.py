@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from fedceo.report.curves import FIELDS, capital, mean_curve, trade_off_points, without_privacy
+from fedceo.report.curves import BEFORE_NOISE, FIELDS, capital, mean_curve, trade_off_points, without_privacy
 from fedceo.report.loading import Group
 
 COLOURS = ("#2488C8", "#D55E00", "#8F7FBF", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
@@ -69,7 +69,8 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
     figure.update_xaxes(tick0=0, dtick=_whole_step(max(int(row[1]) for row in rows)))
     html = _html(figure, "round", "accuracy, %", f"accuracy-{field.split('_')[0]}")
     head = ["run", "round", "mean, %", "sd over seeds"]
-    return Chart(html, f"{capital(FIELDS[field])}, over rounds", *_spread_where_known(head, rows))
+    marked = "" if field == "test_accuracy" else f"; {BEFORE_NOISE}"
+    return Chart(html, f"{capital(FIELDS[field])}, over rounds{marked}", *_spread_where_known(head, rows))
 
 
 def trade_off_chart(groups: Sequence[Group], against: str, observer: str) -> Chart | None:

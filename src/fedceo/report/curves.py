@@ -15,6 +15,8 @@ FIELDS = {
     "local_accuracy": "accuracy of clients' own models on their own records (P-loc)",
     "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
 }
+BEFORE_NOISE = "before noise: not covered by any epsilon"
+"""What pages say of figures that come from private records, or from models that never leave a client."""
 
 PART_COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#56B4E9", "#CC79A7", "#BBBBBB")
 PART_HATCHES = ("", "///", "", "...", "xxx", "")

@@ -16,8 +16,9 @@ from fedceo.experiment.file import to_toml
 from fedceo.report import charts
 from fedceo.report.attachments import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.comparable import warnings
-from fedceo.report.curves import FIELDS, capital, runtime, seconds_by_part
+from fedceo.report.curves import BEFORE_NOISE, FIELDS, capital, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
+from fedceo.report.public import public_runs
 from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.clock import PARTS
@@ -32,12 +33,23 @@ OBSERVERS = {
     "paper": "the closed form of the paper, to compare with; it is no promise of this run",
     "client if sizes were hidden": "such a client, if nobody could tell how many took part",
 }
+PUBLIC = (
+    "This page shows only what follows from noised updates, settings and public test records. Everything from before "
+    "the noise is left out: personal, local and validation accuracies, losses, recorded rounds, attacks and audits, "
+    "times, seeds, and the experiment files and folders."
+)
+PATHS = ("data.path", "data.root")
 MOST_PICTURED = 4
 """Runs whose recorded rounds are drawn: the first of each experiment."""
 
 
-def write_report(paths: Sequence[str | Path], out: str | Path, observer: str = "outsider") -> Path:
-    """Write the page about some run folders to a file and return its path."""
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, observer: str = "outsider", *, public: bool = False
+) -> Path:
+    """Write the page about some run folders to a file and return its path.
+
+    public: leave out everything that no epsilon covers, and say so on the page.
+    """
     out = Path(out)
     if observer not in OBSERVERS:
         raise UsageError(f"observer: {observer!r}, expected one of {', '.join(OBSERVERS)}")
@@ -45,12 +57,23 @@ def write_report(paths: Sequence[str | Path], out: str | Path, observer: str = "
         raise UsageError(f"{out.parent}: no such folder to save a report in")
     if out.is_dir():
         raise UsageError(f"{out}: is a folder, expected a name for the page, such as report.html")
-    write_whole(out, render(load_runs(paths), observer).encode())
+    runs = load_runs(paths)
+    if public:
+        kept, left_out = public_runs(runs)
+        text = render(kept, observer, (PUBLIC, *left_out))
+    else:
+        text = render(runs, observer)
+    write_whole(out, text.encode())
     return out
 
 
-def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
-    """The page as text; observer: the observer against whose epsilon accuracies are drawn."""
+def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequence[str] = ()) -> str:
+    """The page as text.
+
+    Args:
+        observer: the observer against whose epsilon accuracies are drawn.
+        left_out: the sentences of a public page on what it leaves out; none for the ordinary page.
+    """
     groups = group_runs(runs)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": number, "capital": capital}
@@ -59,10 +82,12 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
     drawn += [charts.trade_off_chart(groups, against, observer) for against in ("epsilon", "sigma")]
     return template.render(
         title=_title(groups),
+        left_out=left_out,
+        before_noise=BEFORE_NOISE,
         groups=groups,
         runs=runs,
         rows=[_accuracy_row(group) for group in groups],
-        differences=differences(groups),
+        differences={name: values for name, values in differences(groups).items() if name not in PATHS or not left_out},
         warnings=warnings(groups),
         caveats=[(group.name, said) for group in groups if (said := global_model_caveat(group.experiment))],
         charts=[chart for chart in drawn if chart],
@@ -71,12 +96,12 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider") -> str:
         observers=OBSERVERS,
         grounds=_grounds,
         pictures=list(_pictures(groups)),
-        audits=list(audits_of(runs)),
-        attacks=list(attacks_of(runs)),
-        runtime=_picture(runtime(groups)) if any(group.finished for group in groups) else None,
+        audits=[] if left_out else list(audits_of(runs)),
+        attacks=[] if left_out else list(attacks_of(runs)),
+        runtime=_picture(runtime(groups)) if not left_out and any(group.finished for group in groups) else None,
         parts=(*PARTS, "the rest"),
-        spent=[_spent(run) for run in runs],
-        commands=[(run, _command(run), to_toml(run.experiment)) for run in runs],
+        spent=[] if left_out else [_spent(run) for run in runs],
+        commands=[] if left_out else [(run, _command(run), to_toml(run.experiment)) for run in runs],
         versions={"fedceo": fedceo.__version__, "Python": platform.python_version()},
     )
 

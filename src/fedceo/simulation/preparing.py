@@ -1,7 +1,6 @@
 """From what a user gives to a simulation before its first round: everything that can be refused is refused here."""
 
 import copy
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,12 @@ from fedceo.accounting.ledger import Entry
 from fedceo.data import Federation, Source, build_federation, federate
 from fedceo.data.files import first_line
 from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment, load_experiment, parse_experiment, to_toml
+from fedceo.experiment.file import Experiment, load_experiment, parse_experiment
 from fedceo.experiment.plugins import is_own
 from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.identity import identity
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import privacy_plan, solve_noise
 from fedceo.training.schedule import Schedule
@@ -46,9 +46,15 @@ def with_absolute_places(experiment: Experiment) -> Experiment:
 
 
 def prepare(
-    experiment: Experiment, data: Federation | Source | None = None, model: nn.Module | None = None
+    experiment: Experiment,
+    data: Federation | Source | None = None,
+    model: nn.Module | None = None,
+    noise_key: str | None = None,
 ) -> Simulation:
-    """A simulation before its first round; everything that can be refused is refused here, before a file is written."""
+    """A simulation before its first round; everything that can be refused is refused here, before a file is written.
+
+    noise_key: that of a run which is resumed.
+    """
     if not isinstance(data, Federation | Source | None):
         raise UsageError(f"data: {type(data).__name__}, expected a Federation or a Source, as from_arrays makes")
     if not isinstance(model, nn.Module | None) or (model is not None and not parameters_of(model)):
@@ -70,7 +76,7 @@ def prepare(
         model = copy.deepcopy(model)  # the caller's stays as it is
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
-    simulation = Simulation(experiment, federation, model, name, noise_multiplier)
+    simulation = Simulation(experiment, federation, model, name, noise_multiplier, noise_key)
     if is_foreign:
         _try_out(simulation)
     work = local_work(experiment.train, 1, simulation.mechanism.local_privacy)
@@ -128,12 +134,3 @@ def next_round(simulation: Simulation, budget: "Budget | None") -> tuple[Entry |
     entry = simulation.draw()
     refused = budget.refuses(simulation.ledger, entry) if budget is not None else None
     return (None, refused) if refused else (entry, None)
-
-
-def identity(simulation: Simulation) -> str:
-    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
-    data = simulation.federation
-    shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
-    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
-    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
-    return digest.hexdigest()

@@ -23,6 +23,7 @@ from fedceo.methods.base import Method, Smooth, State, make_method
 from fedceo.models import check_model, parameters_of
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
+from fedceo.simulation.identity import make_noise_key
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.simulation.round import Collected, LocalCohort, plan_round, take_round
 from fedceo.tensors import select_layers
@@ -45,17 +46,24 @@ class Simulation:
         model: nn.Module,
         model_name: str,
         noise_multiplier: float,
+        noise_key: str | None = None,
     ) -> None:
-        """noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism."""
+        """
+        Args:
+            noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism.
+            noise_key: that of a run which is resumed; left out, it is made from everything that identifies the run.
+        """
         self.experiment, self.federation, self.model_name = experiment, federation, model_name
         self.noise_multiplier = noise_multiplier
-        self.schedule = Schedule(experiment.seed, experiment.privacy.randomness)
         self.device = choose_device(experiment.train.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if experiment.train.tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = experiment.train.tf32
         dtype = getattr(torch, experiment.train.precision)
         self.model = model.to(self.device, dtype)
+        if noise_key is None:
+            noise_key = make_noise_key(experiment, federation, self.model, model_name, noise_multiplier)
+        self.schedule = Schedule(experiment.seed, experiment.privacy.randomness, noise_key=noise_key)
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self._smooth: Smooth | None = None
         self.method = self._method()

@@ -24,7 +24,8 @@ from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder, read_tensors
-from fedceo.simulation.preparing import as_experiment, budget_of, identity, next_round, prepare
+from fedceo.simulation.identity import check_noise_key, identity
+from fedceo.simulation.preparing import as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import own_model_of, result_of
 
@@ -108,8 +109,9 @@ def resume(
     with folder.held():
         if folder.finished:
             return load(path, model=model)
-        simulation = prepare(experiment, data, model)
         state, about = folder.load_checkpoint()
+        check_noise_key(about, folder.path)
+        simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation
         check_unchanged(
             about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
@@ -228,6 +230,7 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "noise_multiplier": simulation.noise_multiplier,
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
         "identity": identity(simulation),
+        "noise_key": simulation.schedule.noise_key,
         **own_model_of(simulation),
         **simulation.experiment.method.identity(),
     }

@@ -16,6 +16,9 @@ from fedceo.experiment.file import Experiment
 if TYPE_CHECKING:
     from fedceo.accounting.rows import Row
 
+REPEATABLE = "repeatable run: whoever has this folder can remove the noise"
+"""What every row of a seeded run with noise says."""
+
 
 def noise_site(experiment: Experiment) -> NoiseSite:
     """The place where noise enters under the experiment's mechanism."""
@@ -163,7 +166,7 @@ def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: f
 
 
 def _with_caveat(rows: list["Row"], experiment: Experiment) -> list["Row"]:
-    """The rows, each with a warning where noise comes from a seed: whoever knows the seed can compute the noise."""
+    """The rows with a word on noise that can be drawn again, from the seed and the rest of the run's folder."""
     if experiment.privacy.randomness == "system" or noise_site(experiment) is NoiseSite.NOWHERE:
         return rows
-    return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]
+    return [replace(row, assumption=f"{row.assumption}; {REPEATABLE}") for row in rows]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights, flat
 from fedceo.training.draws import draw_key
+from fedceo.training.system_draws import SystemGenerator
 
 
 def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, Tensor]:
@@ -45,10 +46,13 @@ def draw_noise(like: Weights, std: float, generator: np.random.Generator) -> dic
 
 
 def standard_normal(total: int, generator: np.random.Generator, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(total,) standard normals: the generator's own on a CPU, elsewhere from a Philox stream whose key it draws."""
-    if device.type == "cpu":
+    """(total,) standard normals: the generator's own on a CPU, elsewhere from a Philox stream whose key it draws.
+
+    Those of the operating system are drawn on the host for every device: a key of 63 bits would undo what they are for.
+    """
+    if device.type == "cpu" or isinstance(generator, SystemGenerator):
         kind = np.float64 if dtype == torch.float64 else np.float32
-        return torch.from_numpy(generator.standard_normal(total, dtype=kind))
+        return torch.from_numpy(generator.standard_normal(total, dtype=kind)).to(device)
     philox = torch.Generator(device)
     philox.manual_seed(draw_key(generator))
     return torch.randn(total, generator=philox, device=device, dtype=dtype)

@@ -1,19 +1,21 @@
 """Every random choice of a run as a function of (seed, purpose, round, client): randomness is data.
 
-Two engines given the same Schedule take the same batches, dropout masks and noise, whatever order they work in. With
-randomness = "system" all that privacy rests on (cohorts, batches, noise) comes from the operating system instead.
+Two engines given the same Schedule take the same batches, dropout masks and noise, whatever order they work in. Noise
+also follows from what identifies the run, so that runs with one seed share cohorts and batches, as a fair comparison
+needs, but no noise that a difference of their models would be free of. With randomness = "system" all that privacy
+rests on (cohorts, batches, noise) comes from the operating system instead.
 """
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from fedceo.lazy import torch
+from fedceo.training.system_draws import SystemGenerator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,16 +31,23 @@ PURPOSES = (
     "absence",
     "count noise",
 )
+NOISE = ("record noise", "upload noise", "central noise", "count noise")
 SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout"))
 """The purposes whose draws nobody may know, for privacy rests on that; absences tell who takes part."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The random choices that follow from one seed; the secret ones do so only where randomness is "seeded"."""
+    """The random choices that follow from one seed; the secret ones do so only where randomness is "seeded".
+
+    Attributes:
+        noise_key: the digest of the run that its noise follows from beside the seed, in hexadecimal; empty for noise
+            that follows from the seed alone.
+    """
 
     seed: int
     randomness: str = "seeded"
+    noise_key: str = field(default="", kw_only=True)
 
     def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
         """A generator of its own for every purpose, round and client.
@@ -47,7 +56,7 @@ class Schedule:
         draws two would be the same, and noise that comes twice can be subtracted.
         """
         if self.randomness == "system" and purpose in SECRET:
-            return np.random.default_rng(secrets.randbits(256))
+            return cast(np.random.Generator, SystemGenerator())  # it has those of the methods that are called
         return np.random.default_rng(self._entropy(purpose, round_, client))
 
     def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
@@ -55,7 +64,8 @@ class Schedule:
         return int(self._entropy(purpose, round_, client).generate_state(1, np.uint64)[0]) >> 1
 
     def _entropy(self, purpose: str, round_: int, client: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence([self.seed, PURPOSES.index(purpose), round_, client])
+        key = [int(self.noise_key, 16)] if self.noise_key and purpose in NOISE else []
+        return np.random.SeedSequence([self.seed, PURPOSES.index(purpose), round_, client, *key])
 
     def cohort(self, round_: int, clients: int, size: int, sampling: str) -> list[int]:
         """The clients of a round, ascending; under Poisson sampling there may be none."""

@@ -1,0 +1,64 @@
+"""Runs as a public page may show them: only what follows from noised updates, settings and public test records."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedceo.errors import UsageError
+from fedceo.report.loading import LoadedRun
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.release import is_covered, public_accuracy, public_rows
+from fedceo.simulation.summary import summarise
+
+KEPT = (
+    "method", "data", "model", "own_model", "own_method", "test_digest", "regime", "noise_multiplier", "rounds",
+    "ended_early", "clients", "versions",
+)  # fmt: skip
+"""The fields of a result that a public page may use."""
+
+
+def public_runs(runs: Sequence[LoadedRun]) -> tuple[list[LoadedRun], list[str]]:
+    """The public part of each run, and one sentence for each run that has none."""
+    kept, left_out = [], []
+    for run in runs:
+        name = _public_name(run.name)
+        if run.result is None:
+            left_out.append(f"{name} is left out: it is unfinished, and privacy is accounted for at the end.")
+            continue
+        rows = public_rows(RunFolder(run.path), run.experiment, run.result)
+        if is_covered(rows):
+            kept.append(_public_part(run, rows))
+        else:
+            left_out.append(f"{name} is left out: no epsilon covers its models ({rows[0]['assumption']}).")
+    if not kept:
+        raise UsageError(f"--public: nothing may be shown. {left_out[0]}")
+    return kept, list(dict.fromkeys(left_out))
+
+
+def _public_part(run: LoadedRun, rows: list[dict[str, Any]]) -> LoadedRun:
+    """A run without figures from before the noise; accuracies stay where the test records are public beyond doubt."""
+    assert run.result is not None
+    is_public = public_accuracy(run.experiment, run.result) is not None
+    history = [
+        {"round": record["round"], "test_accuracy": record["test_accuracy"]}
+        | ({"smoothed": True} if record.get("smoothed") else {})
+        for record in run.history
+        if is_public and "test_accuracy" in record
+    ]
+    accuracy = summarise([record | {"validation_accuracy": None} for record in history])
+    result = {name: run.result[name] for name in KEPT if name in run.result}
+    experiment = run.experiment.model_copy(update={"note": None})
+    return replace(
+        run,
+        name=_public_name(run.name),
+        experiment=experiment,
+        history=history,
+        result=result | {"privacy": rows, "accuracy": accuracy},
+        recordings=[],
+    )
+
+
+def _public_name(name: str) -> str:
+    """A run's name without its seed."""
+    parts = [part for part in name.split("/") if not part.startswith("seed-")]
+    return "/".join(parts) or "run"

@@ -1,0 +1,71 @@
+"""Digests of a run: the one that its noise follows from, and the one by which a checkpoint is known again."""
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from fedceo.data import Federation
+from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment, to_toml
+from fedceo.models import parameters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedceo.simulation.rounds import Simulation
+
+NOT_IN_NOISE: dict[str, Any] = {
+    "seed": True,
+    "note": True,
+    "data": True,
+    "evaluation": True,
+    "checkpoint": True,
+    "record": True,
+    "train": {"engine", "device"},
+    "privacy": {"noise_multiplier", "target_epsilon", "max_epsilon", "observer", "adjacency", "delta"},
+}
+"""Fields that noise does not follow from: seed, data and noise multiplier have places of their own, and the others
+change nothing that is released but, for engine and device, its rounding, and for max_epsilon, its last round."""
+BEFORE_NOISE_KEYS = "0.1.0"
+"""The last version whose noise followed from the seed alone."""
+
+
+def make_noise_key(
+    experiment: Experiment, federation: Federation, model: nn.Module, model_name: str, noise_multiplier: float
+) -> str:
+    """A digest of everything that decides what a run releases, but for its seed.
+
+    Two runs that differ in any of it have independent noise. Otherwise whoever is given both models could take the
+    noise out of them without knowing the seed: 2 w1 - w2 is free of noise for runs at sigma 1 and 2.
+
+    Args:
+        model: the module with its first weights; a module of the user's own may begin anywhere.
+    """
+    told = experiment.model_dump_json(exclude=NOT_IN_NOISE)
+    digest = hashlib.sha256(f"{told} {experiment.method.identity()} {noise_multiplier!r} {federation.digest}".encode())
+    digest.update(f"{model_name} {model}".encode())
+    for name, w in parameters_of(model).items():
+        digest.update(f"{name} {tuple(w.shape)} {w.dtype}".encode())
+        digest.update(np.ascontiguousarray(w.detach().cpu().numpy()).data)
+    return digest.hexdigest()
+
+
+def identity(simulation: "Simulation") -> str:
+    """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
+    data = simulation.federation
+    shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
+    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
+    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
+    return digest.hexdigest()
+
+
+def check_noise_key(noted: "Mapping[str, Any]", where: Path) -> None:
+    """Refuse to go on with other noise than a run began with; noted: what its checkpoint says."""
+    if "noise_key" not in noted:
+        raise UsageError(
+            f"{where}: begun by fedceo {BEFORE_NOISE_KEYS}, whose noise follows from the seed alone; go on with that "
+            "version, or run the experiment again"
+        )

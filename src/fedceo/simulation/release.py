@@ -1,0 +1,240 @@
+"""A model that may be passed on: its weights and a card, and nothing that no epsilon covers.
+
+    release("runs/mine", "model")
+
+A run folder is no such thing: it holds the seed, cohorts, losses and accuracies on private records, a digest of all
+records. A release holds what follows from the noised updates, from settings and from public test records.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedceo.accounting.ledger import Ledger
+from fedceo.accounting.rows import OBSERVERS, Row, account
+from fedceo.data import DATASETS
+from fedceo.errors import UsageError
+from fedceo.experiment.file import Experiment
+from fedceo.models import parameters_of
+from fedceo.simulation.folder import RunFolder, read_tensors
+from fedceo.simulation.runs import load
+from fedceo.simulation.spending import privacy_plan
+from fedceo.tensors.weights import last_layer
+
+PUBLIC_SETTINGS: dict[str, Any] = {
+    "data": {"name", "partition", "alpha", "min_records", "records", "validation"},
+    "model": {"name"},
+    "cohort": True,
+    "train": True,
+    "privacy": True,
+    "method": True,
+}
+"""The parts of an experiment that a card shows: settings that somebody chose, and no seed, remark or path."""
+REMOVABLE = (
+    "This was a repeatable run: whoever has its folder, or knows its seed and everything else that it was made from, "
+    "can remove the noise."
+)
+NOT_COVERED = (
+    "The choice of these settings by looking at results of other runs on the same records is a further release.",
+    "Several releases from the same records add up; each epsilon is that of this one alone.",
+    "Several colluding participants: the participant's row is for one.",
+)
+
+FLOATING_POINT = "Gaussian noise in floating point can leak through its lowest bits (Mironov 2012)."
+
+
+def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None) -> dict[str, Any]:
+    """Write model.safetensors, card.json and README.md of a finished run into a new or empty folder.
+
+    Args:
+        model: the module that the run was given in Python, where it was.
+
+    Returns:
+        The content of card.json.
+    """
+    folder, out = RunFolder(Path(run)), Path(out)
+    experiment = folder.experiment()
+    if not folder.finished:
+        raise UsageError(f"{folder.path}: the run is unfinished; go on with: fedceo run --resume {folder.path}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: not an empty folder")
+    result = folder.result()
+    rows = public_rows(folder, experiment, result)
+    if not is_covered(rows):
+        raise UsageError(f"{folder.path}: no epsilon covers its model ({rows[0]['assumption']})")
+    weights, _ = read_tensors(folder.path / "model.safetensors")
+    if not all(bool(w.isfinite().all()) for w in weights.values()):
+        raise UsageError(f"{folder.path}: its model is not finite")
+    weights, left_out = _released_weights(folder.path, experiment, weights, model)
+    card = card_of(experiment, result, rows, left_out)
+    _write(
+        out,
+        {
+            "model.safetensors": save({name: w.contiguous() for name, w in weights.items()}),
+            "card.json": (json.dumps(card, indent=2) + "\n").encode(),
+            "README.md": card_as_markdown(card).encode(),
+        },
+    )
+    return card
+
+
+def card_of(
+    experiment: Experiment, result: Mapping[str, Any], rows: list[dict[str, Any]], left_out: list[str]
+) -> dict[str, Any]:
+    """The content of a card.
+
+    Args:
+        rows: those of `public_rows`.
+        left_out: names of tensors that clients keep for themselves.
+    """
+    accuracy = public_accuracy(experiment, result)
+    return {
+        "data": result["data"],
+        "record_shape": result["record_shape"],
+        "classes": result["classes"],
+        "clients": result["clients"],
+        "model": result["model"],
+        "left_out": left_out,
+        "method": result["method"],
+        "regime": result["regime"],
+        "rounds": result["rounds"],
+        "noise_multiplier": result["noise_multiplier"],
+        "test_accuracy": accuracy,
+        "privacy": rows,
+        "removable_noise": experiment.privacy.randomness == "seeded",
+        "not_covered": [*NOT_COVERED, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
+        "settings": public_settings(experiment),
+        "versions": {name: result["versions"][name] for name in ("fedceo", "torch")},
+    }
+
+
+def public_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings of an experiment that a card may show."""
+    return experiment.model_dump(include=PUBLIC_SETTINGS, exclude={"train": {"engine", "device"}}, exclude_none=True)
+
+
+def public_accuracy(experiment: Experiment, result: Mapping[str, Any]) -> float | None:
+    """The last accuracy, where it is that of the released model on test records that are public beyond doubt.
+
+    Test records of the user's own may be a part of the private ones, and where clients keep their last layers the
+    accuracy is that of a model that nobody has.
+    """
+    data = experiment.data.name
+    if data not in DATASETS or result["data"] != data or experiment.method.keeps_heads:
+        return None
+    last: float | None = result["accuracy"]["last"]
+    return last
+
+
+def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The first row of each observer, over the draw of cohorts: how often anybody was in stays in the folder."""
+    repeatable = experiment.privacy.randomness == "seeded"
+    return [row.as_dict() for row in _rows(folder, experiment, result, folder.ledger(repeatable=repeatable))]
+
+
+def is_covered(rows: list[dict[str, Any]]) -> bool:
+    """Whether any observer has an epsilon."""
+    return any(row["epsilon"] is not None for row in rows)
+
+
+def _rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any], ledger: Ledger) -> list[Row]:
+    sizes = [1] * result["clients"]
+    if experiment.mechanism.trains_privately:
+        _, about = folder.load_checkpoint()
+        sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
+    plan = privacy_plan(experiment, sizes, result["noise_multiplier"])
+    found = account(plan, replace(ledger.realised(plan), participations=None))
+    firsts = {(row.observer, row.unit): row for row in reversed(found) if row.observer in OBSERVERS}
+    return [replace(row, epsilon=_rounded_up(row.epsilon)) for row in found if row in firsts.values()]
+
+
+def _rounded_up(epsilon: float | None) -> float | None:
+    """Three significant digits, never less than the number itself."""
+    if epsilon is None or epsilon == 0:
+        return epsilon
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return float(f"{math.ceil(epsilon / unit) * unit:.6g}")
+
+
+def _released_weights(
+    path: Path, experiment: Experiment, weights: dict[str, Tensor], model: nn.Module | None
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights that uploads went into, and the names of those that clients keep for themselves."""
+    if not experiment.method.keeps_heads:
+        return weights, []
+    head = last_layer(parameters_of(load(path, model=model).model))  # a file does not keep the order of layers
+    return {name: w for name, w in weights.items() if name not in head}, list(head)
+
+
+def _write(out: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a new folder, all of them or none."""
+    unfinished = out.with_name(out.name + ".part")
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+        if out.exists():
+            out.rmdir()
+        unfinished.rename(out)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written to ({error.strerror})") from None
+
+
+def card_as_markdown(card: Mapping[str, Any]) -> str:
+    """The card for people."""
+    rows = [
+        f"| {row['observer']} | {_number(row['epsilon'])} | {row['delta']:.2g} | {row['unit']} | {row['adjacency']} | "
+        f"{row['accountant']}: {row['assumption']} |"
+        for row in card["privacy"]
+    ]
+    accuracy = card["test_accuracy"]
+    settings = [
+        f"- {section}.{name} = {json.dumps(value)}"
+        for section, table in card["settings"].items()
+        for name, value in table.items()
+    ]
+    kept = ", ".join(card["left_out"])
+    lines = [
+        f"# {card['method']} on {card['data']}",
+        "",
+        f"The model {card['model']} for records of shape {card['record_shape']} and {card['classes']} classes, trained "
+        f"with {card['clients']} clients in {card['rounds']} rounds. Its weights are in model.safetensors.",
+        *([f"Left out, because clients keep these tensors for themselves: {kept}."] if kept else []),
+        "",
+        "## Accuracy",
+        "",
+        f"{100 * accuracy:.2f} % on the public test set, whose records are nobody's training records."
+        if accuracy is not None
+        else "None is given: it would have been measured on records, or on a model, that this release does not cover.",
+        "",
+        "## Privacy",
+        "",
+        f"Regime: {card['regime']}, noise multiplier {card['noise_multiplier']:.4g}. Epsilon says how well each "
+        "observer could tell whether one client (or one record, where the unit says so) took part.",
+        "",
+        "| observer | epsilon | delta | unit | adjacency | rests on |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        *([f"**{REMOVABLE}**", ""] if card["removable_noise"] else []),
+        "These do not cover:",
+        "",
+        *(f"- {each}" for each in card["not_covered"]),
+        "",
+        "## Settings",
+        "",
+        *settings,
+        "",
+        f"Made by fedceo {card['versions']['fedceo']} with torch {card['versions']['torch']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _number(epsilon: float | None) -> str:
+    return "none" if epsilon is None else f"{epsilon:.3g}"
