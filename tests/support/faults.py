@@ -45,9 +45,9 @@ def weakened(factor: float) -> "Fault":
         class Weak(type(made)):  # type: ignore[misc]
             def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Uploads:
                 weak = copy(made, noise_multiplier=self.noise_multiplier * factor, schedule=self.schedule)
-                return weak.privatise(sent, senders, origin)  # type: ignore[no-any-return]
+                return weak.privatise(sent, senders, origin)
 
-        return copy(made, Weak)  # type: ignore[no-any-return]
+        return copy(made, Weak)
 
     return fault
 

@@ -62,20 +62,25 @@ class Canaries:
         return sent
 
     def own(self, uploads: Tensor) -> Floats:
-        """<x_j, u_j> of (K, D) uploads: (m,)."""
-        return self._along(uploads[torch.arange(self.count)[:, None], self._places])
+        """<x_j, u_j> of uploads with D entries each, for as many j as there are canaries and uploads."""
+        rows = torch.arange(min(self.count, len(uploads)))
+        return self._along(uploads[rows[:, None], self._places[: len(rows)]])
 
     def peers(self, uploads: Tensor) -> Floats:
         """<x_{j+1}, u_j>: the next client's upload along a direction in which it sent nothing."""
-        following = (torch.arange(self.count) + 1) % self.clients
-        return self._along(uploads[following[:, None], self._places])
+        following = (torch.arange(min(self.count, len(uploads))) + 1) % len(uploads)
+        return self._along(uploads[following[:, None], self._places[: len(following)]])
 
     def common(self, vector: Tensor) -> Floats:
         """<x, u_j> of one vector, (D,), for all j."""
         return self._along(vector[self._places])
 
+    def one(self, vector: Tensor, j: int) -> float:
+        """<x, u_j> of one vector, (D,), for one j."""
+        return float((vector[self._places[j]].double().cpu() * self._entries[j]).sum())
+
     def _along(self, picked: Tensor) -> Floats:
-        return (picked.double().cpu() * self._entries).sum(1).numpy()
+        return (picked.double().cpu() * self._entries[: len(picked)]).sum(1).numpy()
 
 
 @dataclass(frozen=True)
