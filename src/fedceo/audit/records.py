@@ -1,74 +1,101 @@
-"""Canary records in local training under DP-SGD: the experiment's trainer and model, on small clients made for it.
+"""Canary records in local training under DP-SGD: the run's method, trainer and model, on small clients made for it.
 
-A client holds a real record and, by the toss of a coin, a canary: a real record a hundred times as large under the
-label that the model thinks least likely. All of a client's records are in its batch, so that a local step must add
-N(0, sigma^2 C^2) to a sum of clipped gradients which the auditor knows: it computes every record's gradient by itself,
-one at a time. Amplification by sampled batches is the accountant's matter and not audited. Scores are inner products
-with the direction of the canary's gradient; the views are
+The real Simulation takes rounds with clients of a few real records. All phases of the method are played, every step of
+them; only the learning rate is so slow that the weights stay where they are, and without momentum, so that an upload
+shows the sum of what its steps added. That must be the clipped gradients, which the auditor computes by itself one
+record at a time, and noise N(0, sigma^2 C^2) for every step.
+
+Then clients hold a real record and, by the toss of a coin, a canary: a real record a hundred times as large under the
+label that the model thinks least likely; all records are in the batch. Scores are inner products with the direction of
+the canary's clipped gradient; the views are
 
     step                what one local step uploads; mu = 1 / sigma
     step - peer         less the next client's noise, 1 / (sqrt(2) sigma)
     step - previous     less its own noise of the round before, likewise
 """
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedceo.audit.canaries import Floats, Scores
-from fedceo.audit.noise_check import MOST_CLIENTS, Finding, check_along, check_noise, exact_rows
+from fedceo.audit.findings import Finding, product_limit
+from fedceo.audit.record_gradients import RECORDS, Phase, clipped_gradients, clipped_sums, small_clients
+from fedceo.audit.rehearsal import Rehearsal, another_seed
+from fedceo.audit.residuals import Residuals
+from fedceo.audit.survey import ROLL_CALL, ruler
 from fedceo.audit.uploads import Claim, Coins
 from fedceo.errors import UsageError
+from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
-from fedceo.training.work import RecordPrivacy, Work
+from fedceo.training.work import ALL_RECORDS, Trained, Trainer, Work
 
 if TYPE_CHECKING:
-    from fedceo.data import Federation
     from fedceo.simulation.rounds import Simulation
 
-RECORDS = 3
-"""Records of a client whose noise is checked; a client that may hold a canary has the first of them too."""
-CHECKED, WITHOUT, WITH = range(3)
-"""The clients that are made for each client of the cohort, in this order."""
-CANARY_SCALE = 100.0
-SLOW_RATE = 1e-4
-"""A learning rate at which the weights stay where they are, so that the gradients of several steps are the first's."""
-CHECKED_ROUNDS, CHECKED_STEPS = 2, 2
-"""Noise that comes again in the next step shows as a doubled variance over two steps."""
+HALF_IN = 2
+"""The batch size at which a record of three is in a batch with probability 1/2."""
+STEP_LENGTH = 3e-5
+"""Standard deviation of a step in every entry, so short that the gradients of many steps are the first's."""
+MOST_CLIENTS, RULER_CLIENTS = 10, 2
+CHECKED_ROUNDS = 6
+MOST_CHECKED = 2e7
+"""Entries of noise in the roll call."""
+MASKED_EPOCHS = 4
+"""Epochs that are played where dropout masks give a record another gradient in every step."""
+PHASE_CHECKS = ("variance", "entries", "normality", "bias", "correlation", "lags", "within")
+"""What is looked at in the phases after the first."""
 ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 40
 MOST_ENTRIES = 3e8
 """Noise drawn and gradients taken one by one, K D a round."""
 
 
+class SlowTrainer:
+    """The run's trainer at a learning rate at which weights stay where they are, and without momentum."""
+
+    def __init__(self, trainer: Trainer, rate: float, batch_size: int, steps: int | None, epochs: int | None) -> None:
+        """batch_size, steps, epochs: instead of the run's; steps and epochs at most."""
+        self.trainer, self.rate, self.batch_size, self.steps, self.epochs = trainer, rate, batch_size, steps, epochs
+        self.phases: list[Phase] = []
+
+    def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        size = work.batch_size if work.batch_size == ALL_RECORDS else self.batch_size
+        epochs = work.epochs if self.epochs is None else min(work.epochs, self.epochs)
+        steps = work.steps if self.steps is None else self.steps
+        slow = replace(
+            work, learning_rate=self.rate, momentum=0.0, ascent=0.0, batch_size=size, epochs=epochs, steps=steps
+        )
+        found = self.trainer.train(starts, clients, round_, slow)
+        self.phases.append(Phase(starts, tuple(clients), round_, slow, found.weights))
+        return found
+
+
 class RecordAudit:
     """The audit of DP-SGD inside local training."""
 
-    def __init__(self, simulation: "Simulation", rounds: Iterator[int], rng: np.random.Generator) -> None:
-        """rounds: round numbers for the trainer, each used once."""
-        self._rounds, self._rng = rounds, rng
-        train, self._privacy = simulation.experiment.train, simulation.experiment.privacy
+    def __init__(self, simulation: "Simulation", rng: np.random.Generator) -> None:
+        self._simulation, self._rng = simulation, rng
+        self._privacy = simulation.experiment.privacy
         self._count = min(simulation.experiment.cohort.size, MOST_CLIENTS)
-        like = next(iter(simulation.state.weights.values()))
-        clients = _canary_clients(simulation.federation, self._count, simulation.model, like)
-        self._context = TrainingContext(simulation.model, clients, simulation.schedule, simulation.device, like.dtype)
-        self._trainer = make_trainer(self._context, simulation.engine)
-        self._weights = simulation.state.weights
-        self._gradients: dict[int, Floats] = {}
-        entries = sum(w.numel() for w in self._weights.values())
-        record = RecordPrivacy(self._privacy.clip, simulation.noise_multiplier)
-        self._work = Work(1, RECORDS, train.learning_rate, train.momentum, record)
-        self._std = record.noise_multiplier * record.clip
-        wanted = min(ENOUGH_SCORES / self._count, MOST_ENTRIES / (self._count * entries))
+        self._entries = sum(w.numel() for w in simulation.state.weights.values())
+        affordable = max(self._count, int(MOST_CHECKED / self._entries))
+        self._checked = min(simulation.federation.clients, ROLL_CALL, affordable)
+        self._std = simulation.noise_multiplier * self._privacy.clip
+        self._small = self._small_simulation()
+        self._is_seeded = self._privacy.randomness == "seeded"
+        self._residuals: dict[int, Residuals] = {}
+        self._parts: dict[str, Floats] = {}
+        self._between, self._compared = 0.0, 0
+        self.not_covered = ["momentum and sharpness-aware ascent inside local training: steps are played without them"]
+        wanted = min(ENOUGH_SCORES / self._count, MOST_ENTRIES / (self._count * self._entries))
         self.default_rounds = max(FEWEST_ROUNDS, math.ceil(wanted))
-        mu = 1 / record.noise_multiplier
+        mu = 1 / simulation.noise_multiplier
         self.claims = {
             "step": Claim(mu, "server"),
             "step - peer": Claim(mu / 2**0.5, "server"),
@@ -77,109 +104,156 @@ class RecordAudit:
         if self._count == 1:
             del self.claims["step - peer"]
 
-    def check(self) -> list[Finding]:
-        """Check that training adds to the clipped gradients the noise that it claims."""
+    @property
+    def pooled(self) -> int:
+        """Entries by which the variance of the noise is known."""
+        return sum(residuals.pooled for residuals in self._residuals.values())
+
+    def findings(self) -> list[Finding]:
+        """Is what training adds to the clipped gradients the noise that it claims?"""
         self._refuse_own_randomness()
-        work = replace(self._work, epochs=CHECKED_STEPS, learning_rate=SLOW_RATE, momentum=0.0)
-        std = self._std * CHECKED_STEPS**0.5
-        clients = [CHECKED + 3 * k for k in range(self._count)]
-        noise, signals = [], []
-        for round_ in (next(self._rounds) for _ in range(CHECKED_ROUNDS)):
-            sums = np.stack([self._clipped(client, round_, work, range(RECORDS)).sum((0, 1)) for client in clients])
-            signals.append(sums)
-            noise.append(self._sums(clients, round_, work) - sums)
-        sizes = [w.numel() for w in self._weights.values()]
-        all_noise = np.concatenate(noise)
-        return [*check_noise(all_noise, std, sizes), check_along("bias", all_noise, np.concatenate(signals), std)]
+        clients, rounds = self._simulation.federation.clients, self._simulation.experiment.train.rounds
+        if self._checked < clients:
+            self.not_covered.append(f"noise of the {clients - self._checked} clients after the first {self._checked}")
+        if not self._is_seeded:
+            self.not_covered.append("whether the trainer takes the batches that were planned: they cannot be repeated")
+        some = range(self._count)
+        self._look_at(0, [(t, some) for t in range(1, min(CHECKED_ROUNDS, rounds) + 1)])
+        if rounds > CHECKED_ROUNDS:
+            self._look_at(1, [(t, some[:RULER_CLIENTS]) for t in ruler(rounds)])
+        chunks = np.array_split(np.arange(self._checked), max(1, self._checked * self._entries // 10**7))
+        self._look_at(2, [(1, chunk.tolist()) for chunk in chunks])
+        found: list[Finding] = []
+        for phase, residuals in sorted(self._residuals.items()):
+            residuals.prefix = f"phase {phase + 1} " if phase else ""
+            found += residuals.findings(None if phase == 0 else PHASE_CHECKS)
+        return [*found, *self._between_phases()]
+
+    def _look_at(self, run: int, rounds: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Rounds of one run: their numbers and clients."""
+        rehearsal, trainer = self._rehearsal(None if run == 0 else another_seed(self._rng))
+        for t, clients in rounds:
+            trainer.phases.clear()
+            rehearsal.simulation.state = self._simulation.state
+            rehearsal.play(rehearsal.entry(t, clients))
+            for number, phase in enumerate(trainer.phases):
+                self._add(number, phase, rehearsal.simulation.context, run)
+
+    def _add(self, number: int, phase: Phase, context: TrainingContext, run: int) -> None:
+        signals, steps = clipped_sums(phase, context, self._privacy.clip)
+        noise = (phase.sums(context) - signals) / (self._std * np.sqrt(steps))[:, None]
+        if number not in self._residuals:
+            self._residuals[number] = Residuals(phase.sizes, self._rng)
+        within = [np.zeros(1, dtype=bool)] * len(noise)
+        rows = [signal[None] for signal in signals]
+        self._residuals[number].add(noise, rows, within, run, phase.round, phase.clients, phase.clients)
+        parts = dict(zip(phase.names, np.split(noise, np.cumsum(phase.sizes)[:-1], 1), strict=True))
+        for name in parts.keys() & self._parts.keys() if number else ():
+            self._between += float((parts[name] * self._parts[name]).sum())
+            self._compared += parts[name].size
+        self._parts = parts
+
+    def _between_phases(self) -> list[Finding]:
+        """Whether two phases of a round that train the same parameters share noise."""
+        if not self._compared:
+            return []
+        ratio = abs(self._between) / float(product_limit(self._compared, 1, 1))
+        return [Finding("phases", ratio <= 1, ratio, "at most 1 times what chance explains between two phases")]
 
     def play(self, share: float, rounds: int) -> Scores:
         """Steps with and without canaries; a canary counts whole, whatever the share."""
-        scores = Scores()
-        before = np.empty(0)
+        scores, planned = Scores(), self._simulation.experiment.train.rounds
+        before: dict[int, Floats] = {}
         for turn in range(rounds):
-            round_ = next(self._rounds)
+            t = turn % planned + 1
+            if t == 1:
+                rehearsal, trainer = self._rehearsal(another_seed(self._rng), with_canaries=True)
             coins = self._rng.random(self._count) < 0.5
-            clients = [3 * k + (WITH if coin else WITHOUT) for k, coin in enumerate(coins)]
-            known, canaries = self._first_and_canary(coins, round_)
-            along = canaries / np.maximum(np.linalg.norm(canaries, axis=1, keepdims=True), np.finfo(float).tiny)
-            seen = self._sums(clients, round_, self._work) - known
-            noise = seen - canaries * coins[:, None]
-            own = np.einsum("kd,kd->k", seen, along)
-            scores.add("step", own, coins)
-            scores.add("step - peer", own - np.einsum("kd,kd->k", np.roll(noise, -1, 0), along), coins)
-            if turn % 2:  # every round in one difference only, or scores would not be independent
-                scores.add("step - previous", own - np.einsum("kd,kd->k", before, along), coins)
-            before = noise
+            self._hand_out_canaries(rehearsal.simulation, trainer, coins)
+            trainer.phases.clear()
+            rehearsal.simulation.state = self._simulation.state
+            rehearsal.play(rehearsal.entry(t, range(self._checked, self._checked + self._count)))
+            for number, phase in enumerate(trainer.phases):
+                self._score(number, phase, rehearsal.simulation.context, coins, scores, before)
         return scores
 
-    def _first_and_canary(self, coins: Coins, round_: int) -> tuple[Floats, Floats]:
-        """Clipped gradients, (K, D) each, of what a client holds in any case and of its canary."""
-        found = []
+    def _hand_out_canaries(self, played: "Simulation", trainer: SlowTrainer, coins: Coins) -> None:
+        """Give the canary to clients whose coin has fallen; whose noise it is must not depend on that."""
+        train = list(self._small.federation.train)
         for k, coin in enumerate(coins):
-            if coin:
-                found.append(self._clipped(3 * k + WITH, round_, self._work, [0, 1])[0])
-            else:
-                first = self._clipped(3 * k + WITHOUT, round_, self._work, [0])
-                found.append(np.concatenate([first, self._clipped(3 * k + WITH, round_, self._work, [1])], 1)[0])
-        both = np.stack(found)
-        return both[:, 0], both[:, 1]
+            both = self._small.federation.train[self._checked + k]
+            train[self._checked + k] = both if coin else both[:1]
+        played.federation = replace(self._small.federation, train=train)
+        played.context = replace(played.context, federation=played.federation, ready=played.context.inputs)
+        trainer.trainer = make_trainer(played.context, self._simulation.engine)
 
-    def _sums(self, clients: Sequence[int], round_: int, work: Work) -> Floats:
-        """The noised sums of clipped gradients, (K, D), as an upload shows them; several steps add up."""
-        starts = {name: w.expand(len(clients), *w.shape) for name, w in self._weights.items()}
-        moved = exact_rows(starts) - exact_rows(self._trainer.train(starts, clients, round_, work).weights)
-        batch = np.array([self._context.expected_batch(client, work) for client in clients])
-        return moved * (batch / work.learning_rate)[:, None]
+    def _score(
+        self, number: int, phase: Phase, context: TrainingContext, coins: Coins, scores: Scores,
+        before: dict[int, Floats],
+    ) -> None:  # fmt: skip
+        records = torch.cat([self._small.federation.train[self._checked + k] for k in range(self._count)])
+        owners = torch.arange(self._count).repeat_interleave(2)
+        has_masks = getattr(context.model, "mask_shape", None) is not None
+        plans = [context.plan(client, phase.round, phase.work) for client in phase.clients] if has_masks else []
+        drawn = [_both_masks(masks) for _, masks in plans if masks is not None]
+        known = clipped_gradients(
+            phase, context, owners, records, torch.cat(drawn) if drawn else None, self._privacy.clip
+        ).reshape(self._count, 2, -1)
+        first, canaries = known[:, 0], known[:, 1]
+        along = canaries / np.maximum(np.linalg.norm(canaries, axis=1, keepdims=True), np.finfo(float).tiny)
+        seen = phase.sums(context) - first
+        noise = seen - canaries * coins[:, None]
+        own = np.einsum("kd,kd->k", seen, along)
+        scores.add("step", own, coins)
+        scores.add("step - peer", own - np.einsum("kd,kd->k", np.roll(noise, -1, 0), along), coins)
+        earlier = before.pop(number, None)
+        if earlier is None:  # every round in one difference only, or scores would not be independent
+            before[number] = noise
+        else:
+            scores.add("step - previous", own - np.einsum("kd,kd->k", earlier, along), coins)
 
-    def _clipped(self, client: int, round_: int, work: Work, records: Sequence[int]) -> Floats:
-        """Some records' gradients at the start weights, one at a time and then clipped: (steps, records, D)."""
-        assert work.record is not None
-        batches, masks = self._context.plan(client, round_, work)
-        self._context.model.train()
-        found = []
-        for step, row in enumerate(batches):
-            for record in records:
-                mask = None if masks is None else masks[step, record : record + 1]
-                found.append(self._gradient(int(row[record]), mask))
-        gradients = np.stack(found).reshape(len(batches), len(records), -1)
-        lengths = np.linalg.norm(gradients, axis=2, keepdims=True)
-        return gradients * np.minimum(1.0, work.record.clip / np.maximum(lengths, np.finfo(float).tiny))
-
-    def _gradient(self, record: int, mask: Tensor | None) -> Floats:
-        """One record's gradient, (D,); without a mask it is the same in every round."""
-        if mask is None and record in self._gradients:
-            return self._gradients[record]
-        device = self._context.device
-        x, y = self._context.records(torch.tensor([record], device=device))
-        leaves = {name: w.detach().clone().requires_grad_() for name, w in self._weights.items()}
-        arguments = (x,) if mask is None else (x, mask.to(device))
-        loss = F.cross_entropy(functional_call(self._context.model, leaves, arguments), y)
-        gradient = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        found = torch.cat([g.flatten() for g in gradient]).double().cpu().numpy()
-        if mask is None:
-            self._gradients[record] = found
-        return found
+    def _rehearsal(self, seed: int | None, with_canaries: bool = False) -> tuple[Rehearsal, SlowTrainer]:
+        """A run of the small clients; with canaries every phase takes one step, and all records are in it."""
+        rehearsal = Rehearsal(self._small, self._simulation.trainer, seed)
+        context = rehearsal.simulation.context
+        batch = HALF_IN if self._is_seeded and not with_canaries else RECORDS
+        rate = STEP_LENGTH * RECORDS / self._std
+        masked = getattr(context.model, "mask_shape", None) is not None
+        trainer = SlowTrainer(
+            make_trainer(context, self._simulation.engine),
+            rate,
+            batch,
+            1 if with_canaries else None,
+            MASKED_EPOCHS if masked else None,
+        )
+        rehearsal.simulation.trainer = trainer
+        return rehearsal, trainer
 
     def _refuse_own_randomness(self) -> None:
-        once = self._clipped(CHECKED, 1, self._work, range(RECORDS))
-        self._gradients.clear()
-        if not np.allclose(once, self._clipped(CHECKED, 1, self._work, range(RECORDS)), rtol=1e-3, atol=1e-6):
+        context, weights = self._small.context, self._simulation.state.weights
+        starts = {name: w[None] for name, w in weights.items()}
+        phase = Phase(starts, (0,), 1, self._simulation.phases(1)[0], starts)
+        shape, records = getattr(context.model, "mask_shape", None), self._small.federation.train[0]
+        masks = None if shape is None else torch.ones(len(records), *shape, dtype=context.dtype)
+        owners = torch.zeros(len(records), dtype=torch.int64)
+        once, again = (clipped_gradients(phase, context, owners, records, masks, self._privacy.clip) for _ in range(2))
+        if not np.allclose(once, again, rtol=1e-3, atol=1e-6):
             raise UsageError(
                 "model: draws random numbers of its own in training, so that no auditor can repeat its gradients; "
                 "take them as a mask (see fedceo.models)"
             )
 
+    def _small_simulation(self) -> "Simulation":
+        """The simulation with small clients: those that are checked, then those with canaries."""
+        simulation = self._simulation
+        like = next(iter(simulation.state.weights.values()))
+        small = copy.copy(simulation)
+        small.federation = small_clients(simulation.federation, self._checked, self._count, simulation.model, like)
+        small.sizes = small.federation.sizes
+        small.context = replace(simulation.context, federation=small.federation, ready=None)
+        return small
 
-def _canary_clients(federation: "Federation", count: int, model: nn.Module, like: Tensor) -> "Federation":
-    """Three clients for each of `count`: one to be checked, one without and one with a canary."""
-    places, train = [], []
-    for k in range(count):
-        mine, first = federation.train[k], k * (RECORDS + 1)
-        places.append(mine[torch.arange(RECORDS + 1) % len(mine)])
-        train += [torch.arange(first, first + RECORDS), torch.tensor([first]), torch.tensor([first, first + RECORDS])]
-    taken = torch.cat(places)
-    x, y = federation.inputs(federation.x[taken], like.dtype), federation.y[taken].clone()
-    x[RECORDS :: RECORDS + 1] *= CANARY_SCALE
-    with torch.no_grad():
-        y[RECORDS :: RECORDS + 1] = model.eval()(x[RECORDS :: RECORDS + 1].to(like.device)).argmin(1).cpu()
-    return replace(federation, x=x, y=y, train=train, mean=(0.0,), std=(1.0,))
+
+def _both_masks(masks: torch.Tensor) -> torch.Tensor:
+    """The dropout masks of a client's record and of its canary in the one step; without a canary any will do for it."""
+    return masks[0, :2] if masks.shape[1] > 1 else masks[0].expand(2, *masks.shape[2:])

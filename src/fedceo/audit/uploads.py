@@ -1,42 +1,39 @@
-"""Canary clients in the rounds of a real run: its shapes, mechanism, method and noise; only the training is replaced.
+"""Canary clients in the rounds of a real run with user-level noise: only local training is replaced.
 
 Scores are inner products with a canary's direction u_j, in units of the clip. Views of one round:
 
-    average             the mean of the uploads, or what the server makes public under central noise
-    upload              a canary's own upload
-    upload - peer       less the next client's upload, where shared noise would vanish
-    upload - previous   less its own upload of the round before (and what it is known to have sent), where repeated
-                        noise would vanish; under central noise the same of the averages
-    returned            what the client is given to start the next round from after a smoothing (FedCEO)
+    released             the global model after the round
+    upload               a canary's own upload
+    upload - peer        less the next client's upload, where shared noise would vanish
+    upload - previous    less the noise of its own upload before, where repeated noise would vanish; under central
+                         noise `mean - previous`, the same of the noised means
+    returned             what the client is given to start the next round from after a smoothing (FedCEO)
+    returned to others   what others are given then, along its canary
 
 Claims follow from noise of standard deviation sigma C / sqrt(R) on each upload, R the reports that shares are sized
-for: mu = sqrt(R) / sigma of an upload, 1/sqrt(2) of that of a difference, sqrt(R / K) / sigma of the average of K. A
-returned model is computed from the stack of uploads and promises no more than they do; with restart "mean" it is
-computed from the average.
+for: mu = sqrt(R) / sigma of an upload, 1/sqrt(2) of that of a difference, sqrt(R / m) / sigma of a model released from
+m of them. A returned model is computed from the stack of uploads and promises no more than they do; with restart "mean"
+it is computed from the average.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from fedceo.accounting.ledger import Ledger
 from fedceo.audit.canaries import Canaries, Floats, Scores
-from fedceo.audit.noise_check import Finding, check_mechanism
+from fedceo.audit.rehearsal import Played, Rehearsal, another_seed
 from fedceo.mechanisms.base import noises
 from fedceo.mechanisms.uploads import Stack
-from fedceo.simulation.round import LocalCohort, plan_round, take_round
 from fedceo.tensors.weights import Weights, as_row, as_rows, from_rows
-from fedceo.training.schedule import Schedule
 from fedceo.training.work import Trained, Work
 
 if TYPE_CHECKING:
-    from fedceo.methods.base import State
     from fedceo.simulation.rounds import Simulation
 
 Coins = npt.NDArray[np.bool_]
@@ -46,45 +43,69 @@ LARGEST_MU, TILTED_MU = 3.3, 2.0
 SCORES_AT_MU_1, FEWEST_SCORES, MOST_SCORES = 7_000, 8_000, 16_000
 """Bounds err by some 1/sqrt(n), so that telling mu from 2 mu takes a number of scores that goes with 1/mu^2."""
 FEWEST_ROUNDS = 40
-MOST_ENTRIES = 2.8e9
+MOST_ENTRIES = 1e9
 """Noise drawn in one pass, K D a round: what keeps an audit of a million parameters within minutes."""
 SMOOTHING_COST = 10
-"""The cost of smoothing an entry, in units of drawing one."""
+"""Of smoothing an entry, in units of drawing it."""
+MOST_KEPT = 5e7
+"""Entries of earlier noise that are kept to be subtracted."""
 
 
 class Claim(NamedTuple):
-    """The promise of one view.
+    """What is promised of one view.
 
     Attributes:
-        mu: that of the whole clip C.
+        mu: of the whole clip C.
         observer: whose row in the accounting it belongs to.
         share: the part of C that the coin decides on; share * mu is what is tested.
+        reports: how many uploads the view is computed from, at least.
     """
 
     mu: float
     observer: str
     share: float = 1.0
+    reports: int = 1
 
 
-@dataclass(frozen=True)
-class Renumbered(Schedule):
-    """The schedule of a run that is played again and again: every round played has a number of its own."""
+class Earlier(NamedTuple):
+    """An upload that the next one of its client is compared with.
 
-    schedule: Schedule = field(default_factory=lambda: Schedule(0))
-    turn: int = 0
+    Attributes:
+        row: (D,) what it adds to its start, in units of the clip.
+        place: the canary that its client was then.
+        sent: what it sent along that canary.
+    """
 
-    def generator(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
-        return self.schedule.generator(purpose, self.turn, client)
+    row: torch.Tensor
+    place: int
+    sent: float
+
+
+@dataclass
+class Before:
+    """What is left of earlier rounds to be subtracted from later ones.
+
+    Attributes:
+        uploads: client -> its upload.
+        mean: the noise of a mean along every canary.
+    """
+
+    uploads: dict[int, Earlier] = field(default_factory=dict)
+    mean: Floats | None = None
 
 
 class CanaryTrainer:
     """A trainer whose clients move by canaries: in the last phase of a round, and only in what is sent."""
 
-    def __init__(
-        self, canaries: Canaries, coins: Coins, share: float, clip: float, shared: Sequence[str], last: Work
-    ) -> None:
-        self.canaries, self.coins, self.share, self.clip = canaries, coins, share, clip
-        self.shared, self.last = shared, last
+    def __init__(self, canaries: Canaries, share: float, shared: Sequence[str]) -> None:
+        self.canaries, self.share, self.shared = canaries, share, shared
+        self.coins: Coins = np.zeros(0, dtype=bool)
+        self.clip = 1.0
+        self.last: Work | None = None
+
+    def begin(self, coins: Coins, clip: float, last: Work) -> None:
+        """coins: of the first canaries of the round, in the order of its clients."""
+        self.coins, self.clip, self.last = coins, clip, last
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         losses = torch.zeros(len(clients))
@@ -92,127 +113,161 @@ class CanaryTrainer:
             return Trained(dict(starts), losses)
         there = {name: starts[name] for name in self.shared}
         rows = as_rows(there)
-        moved = rows + self.canaries.updates(self.coins, self.share, self.clip, rows)
-        return Trained({**starts, **from_rows(moved, there)}, losses)
+        sent = torch.zeros_like(rows)
+        count = min(len(clients), self.canaries.count)
+        sent[:count] = self.canaries.updates(self.coins, self.share, self.clip, rows)[:count]
+        return Trained({**starts, **from_rows(rows + sent, there)}, losses)
 
 
 class UploadAudit:
-    """The audit of a distributed or central mechanism."""
+    """The audit of a distributed or central mechanism by canaries."""
 
-    def __init__(self, simulation: "Simulation", rounds: Iterator[int], rng: np.random.Generator) -> None:
-        """rounds: round numbers for the mechanism, each used once."""
-        self._simulation, self._rounds, self._rng = simulation, rounds, rng
-        self._mechanism, self._method = simulation.mechanism, simulation.method
+    def __init__(self, simulation: "Simulation", rng: np.random.Generator) -> None:
+        self._simulation, self._rng = simulation, rng
         self._central = not simulation.mechanism.shows_uploads
-        self._clients = list(range(simulation.experiment.cohort.size))
+        experiment, cohort = simulation.experiment, simulation.experiment.cohort
         # as the experiment says and the accounting believes, whatever the mechanism was told
-        privacy = simulation.experiment.privacy
-        shares = 1 if self._central else privacy.min_reports or len(self._clients)
-        z, _ = noises(simulation.experiment, simulation.noise_multiplier)
-        self._clip, self._std = privacy.clip, z * privacy.clip / shares**0.5
+        privacy = experiment.privacy
+        shares = 1 if self._central else privacy.min_reports or cohort.size
+        z, _ = noises(experiment, simulation.noise_multiplier)
+        self._noise, self._divisor = z / shares**0.5, float(cohort.size)
+        self._step = experiment.method.server_step(experiment.train.server_learning_rate)
+        self._reports = self._expected_reports()
         self._shared = self._what_is_sent()
-        self._canaries = Canaries([w.numel() for w in self._shared.values()], len(self._clients), rng)
-        self._calendar = self._rounds_of_a_run()
+        self._canaries = Canaries([w.numel() for w in self._shared.values()], cohort.size, rng)
+        self._smoothing = [t for t in range(1, experiment.train.rounds + 1) if simulation.method.smooths(t)]
         self.claims = self._claims()
-        cost = self._canaries.entries * len(self._clients) * (1 + SMOOTHING_COST / 2 * ("returned" in self.claims))
+        entries, clients = self._canaries.entries, cohort.size
+        cost = entries * clients * (1 + SMOOTHING_COST / 2 * bool(self._smoothing))
         least = min(claim.share * claim.mu for claim in self.claims.values())
         scores = min(max(SCORES_AT_MU_1 / least**2, FEWEST_SCORES), MOST_SCORES)
         wanted = min(scores / self._canaries.count, MOST_ENTRIES / cost)
         self.default_rounds = max(FEWEST_ROUNDS, math.ceil(wanted))
 
-    def check(self) -> list[Finding]:
-        """The mechanism taken as a function."""
-        return check_mechanism(
-            self._mechanism,
-            self._shared,
-            len(self._clients),
-            clip=self._clip,
-            std=self._std,
-            rounds=self._rounds,
-            rng=self._rng,
-        )
-
     def play(self, share: float, rounds: int) -> Scores:
-        """Rounds of the run with canaries in place of training; after its last round the run begins anew."""
-        scores = Scores()
-        state = self._simulation.state
-        before = known = np.empty(0)
+        """Rounds with canaries in place of training; after its last round the run begins anew, with another seed."""
+        scores, calendar = Scores(), self._calendar()
+        trainer = CanaryTrainer(self._canaries, share, tuple(self._shared))
+        before = Before()
+        rehearsal: Rehearsal | None = None
         for turn in range(rounds):
-            place = turn % len(self._calendar)
-            state = state if place else self._simulation.state
+            place = turn % len(calendar)
+            if place == 0 or rehearsal is None:
+                rehearsal = Rehearsal(self._simulation, trainer, another_seed(self._rng))
+            played = rehearsal.simulation
+            played.round, played.ledger = calendar[place] - 1, Ledger(repeatable=False)  # nobody is at a cap
+            entry = played.draw()
             coins = self._rng.random(self._canaries.count) < 0.5
-            state, own = self._play_round(state, self._calendar[place], coins, share, scores)
-            if turn % 2:  # every round in one difference only, or scores would not be independent
-                view = "average - previous" if self._central else "upload - previous"
-                scores.add(view, own - (before - known), coins)
-            before, known = own, share * coins.astype(np.float64)
+            trainer.begin(coins, played.clip, played.phases(entry.round)[-1])
+            self._score(rehearsal.play(entry), coins, share, scores, before)
         return scores
 
-    def _play_round(
-        self, state: "State", at: int, coins: Coins, share: float, scores: Scores
-    ) -> "tuple[State, Floats]":
-        """Round `at` of the run; the state after it, and the scores of the view that repeated noise shows in."""
-        canaries, mechanism, clients = self._canaries, self._mechanism, self._clients
-        works = self._simulation.phases(at)
-        trainer = CanaryTrainer(canaries, coins, share, self._clip, tuple(self._shared), works[-1])
-        fresh = replace(mechanism, schedule=self._renumbered(mechanism.schedule))
-        entry = plan_round(at, clients, clients, mechanism, self._method, Ledger(repeatable=False), None)
-        cohort = LocalCohort(self._method, fresh, trainer, self._simulation.context, works)
-        outcome = take_round(state, entry, self._method, cohort)
-        assert outcome.collected is not None and outcome.collected.sent is not None
-        uploads, sent, unit = outcome.collected.uploads, outcome.collected.sent, mechanism.step * self._clip
-        begun = as_rows(sent.start)
-        if isinstance(uploads, Stack):
-            moved = as_rows(uploads.weights) - begun
-            own, peers = canaries.own(moved) / unit, canaries.peers(moved) / unit
-            scores.add("average", canaries.common(as_row(uploads.mean()) - begun.mean(0)), coins)
-            scores.add("upload", own, coins)
-            scores.add("upload - peer", own - peers, coins)
+    def _score(self, played: Played, coins: Coins, share: float, scores: Scores, before: Before) -> None:
+        found, clients = played.collected, played.entry.reported
+        if found is None or found.sent is None or not clients:
+            return
+        canaries, unit = self._canaries, self._step * played.clip
+        count = min(len(clients), canaries.count)
+        fell = coins[:count]
+        begun = as_rows(found.sent.start)
+        origin = as_row({name: played.before.weights[name] for name in self._shared})
+        released = as_row({name: played.after.weights[name] for name in self._shared})
+        of_mean = begun.mean(0) if isinstance(found.uploads, Stack) else origin
+        divisor = len(clients) if isinstance(found.uploads, Stack) else self._divisor
+        if self._central or len(clients) >= self._reports:
+            scores.add("released", canaries.common(released - of_mean)[:count] * (divisor / unit), fell)
+        if isinstance(found.uploads, Stack):
+            moved = (as_rows(found.uploads.weights) - begun) / unit
+            own = canaries.own(moved)
+            scores.add("upload", own, fell)
+            if len(clients) > 1:
+                scores.add("upload - peer", own - canaries.peers(moved), fell)
+            self._previous(clients, moved, own, fell, share, scores, before.uploads)
         else:
-            origin = {name: state.weights[name] for name in self._shared}
-            own = canaries.common(as_row(uploads.weights) - as_row(origin)) * (mechanism.divisor / unit)
-            scores.add("average", own, coins)
-        if "returned" in self.claims and self._method.smooths(at):
-            returned = as_rows(self._method.starts(outcome.state, clients, at + 1))
-            scores.add("returned", canaries.own(returned - begun), coins)
-        return outcome.state, own
+            row = (as_row(found.uploads.weights) - origin) * (divisor / unit)
+            own = canaries.common(row)[:count]
+            if before.mean is None:
+                before.mean = own - share * fell
+            else:  # every round in one difference only, or scores would not be independent
+                if len(before.mean) >= count:
+                    scores.add("mean - previous", own - before.mean[:count], fell)
+                before.mean = None
+        if self._smoothing and played.method.smooths(played.entry.round):
+            returned = as_rows(played.method.starts(played.after, clients, played.entry.round + 1))
+            self._returned(self._of_shared(returned) - begun, fell, scores)
 
-    def _renumbered(self, schedule: Schedule) -> Renumbered:
-        return Renumbered(schedule.seed, schedule.randomness, schedule, next(self._rounds))
+    def _returned(self, moved: torch.Tensor, fell: Coins, scores: Scores) -> None:
+        count = len(fell)
+        scores.add("returned", self._canaries.own(moved[:count]), fell)
+        if len(moved) > 1:
+            of_all = self._canaries.common(moved.sum(0))[:count]
+            of_others = of_all - self._canaries.own(moved[:count])
+            scores.add("returned to others", of_others, fell)
 
-    def _before_the_last_phase(self, starts: Weights) -> list[Weights]:
-        """The models at the start and after all phases but the last, in which canaries stay where they are."""
-        return [starts] * len(self._simulation.phases(1))
+    def _previous(
+        self, clients: Sequence[int], moved: torch.Tensor, own: Floats, fell: Coins, share: float, scores: Scores,
+        before: dict[int, Earlier],
+    ) -> None:  # fmt: skip
+        """Scores less the noise of the client's upload before; every upload in one difference only."""
+        found, coins = [], []
+        for k, client in enumerate(clients):
+            earlier = before.pop(client, None)
+            if earlier is None:
+                before[client] = Earlier(moved[k], k, share * float(fell[k : k + 1].sum()))
+            elif k < len(own):
+                noise = self._canaries.one(earlier.row, k) - (earlier.sent if earlier.place == k else 0.0)
+                found.append(own[k] - noise)
+                coins.append(fell[k])
+        scores.add("upload - previous", np.array(found), np.array(coins, dtype=bool))
+        while len(before) * self._canaries.entries > MOST_KEPT:
+            del before[next(iter(before))]
 
-    def _what_is_sent(self) -> dict[str, Tensor]:
-        """The part of the model that leaves a client."""
-        state = self._simulation.state
-        starts = self._method.starts(state, self._clients, 1)
-        sent = self._method.contribution(state, self._clients, [*self._before_the_last_phase(starts), starts])
-        return {name: state.weights[name] for name in sent.start}
+    def _of_shared(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of whole models, (m, D), the entries of what is sent."""
+        weights = self._simulation.state.weights
+        parts = dict(zip(weights, torch.split(rows, [w.numel() for w in weights.values()], 1), strict=True))
+        return torch.cat([parts[name] for name in self._shared], 1)
 
-    def _rounds_of_a_run(self) -> list[int]:
+    def _calendar(self) -> list[int]:
         """The rounds that are played: all, or where a method smooths, the smoothing ones and those right after."""
-        every, smooths = range(1, self._simulation.experiment.train.rounds + 1), self._method.smooths
-        if not any(smooths(t) for t in every):
-            return list(every)
-        return [t for t in every if smooths(t) or (t > 1 and smooths(t - 1))]
+        rounds = self._simulation.experiment.train.rounds
+        if not self._smoothing:
+            return list(range(1, rounds + 1))
+        return sorted({*self._smoothing, *(t + 1 for t in self._smoothing if t < rounds)})
+
+    def _expected_reports(self) -> int:
+        """Reports of a round that the claims for the released model speak of; rounds with fewer are not scored."""
+        cohort = self._simulation.experiment.cohort
+        is_fixed = cohort.sampling == "fixed" and cohort.dropout == 0
+        least = self._simulation.experiment.privacy.min_reports or 1
+        return cohort.size if is_fixed else max(1, least, int(cohort.size * (1 - cohort.dropout)))
+
+    def _what_is_sent(self) -> dict[str, torch.Tensor]:
+        """The part of the model that leaves a client."""
+        simulation, state = self._simulation, self._simulation.state
+        starts = simulation.method.starts(state, [0], 1)
+        passes = [starts] * (len(simulation.phases(1)) + 1)
+        return {name: state.weights[name] for name in simulation.method.contribution(state, [0], passes).start}
 
     def _claims(self) -> dict[str, Claim]:
-        upload = self._clip / self._std
+        upload, everybody = 1 / self._noise, self._simulation.federation.clients
         if self._central:
-            claims = {"average": Claim(upload, "outsider"), "average - previous": Claim(upload / 2**0.5, "outsider")}
+            claims = {"released": Claim(upload, "outsider"), "mean - previous": Claim(upload / 2**0.5, "outsider")}
         else:
+            reports = self._reports
             claims = {
-                "average": Claim(upload / len(self._clients) ** 0.5, "outsider"),
+                "released": Claim(upload / reports**0.5, "outsider", reports=reports),
                 "upload": Claim(upload, "server"),
                 "upload - peer": Claim(upload / 2**0.5, "server"),
                 "upload - previous": Claim(upload / 2**0.5, "server"),
             }
-        if len(self._clients) == 1:
+        if self._simulation.experiment.cohort.size == 1:
             claims.pop("upload - peer", None)
-        if any(self._method.smooths(t) for t in self._calendar):
-            claims["returned"] = Claim(upload, "client") if self._method.needs_stack else claims["average"]
+        if self._smoothing:
+            of_stack = self._simulation.method.needs_stack
+            claims["returned"] = Claim(upload, "client") if of_stack else claims["released"]
+            if of_stack and everybody > 1 and self._simulation.experiment.cohort.size > 1:
+                claims["returned to others"] = Claim(upload, "client")
         shares = {observer: self._share(observer, claims) for observer in ("outsider", "server", "client")}
         return {view: claim._replace(share=shares[claim.observer]) for view, claim in claims.items()}
 

@@ -25,7 +25,7 @@ from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.identity import make_noise_key
 from fedceo.simulation.recording import Recording, record_round
-from fedceo.simulation.round import Collected, LocalCohort, plan_round, take_round
+from fedceo.simulation.round import Collected, LocalCohort, Outcome, plan_round, take_round
 from fedceo.tensors import select_layers
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
@@ -76,6 +76,7 @@ class Simulation:
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.on_recording: Callable[[Recording], None] | None = None
+        self.on_outcome: Callable[[Outcome], None] | None = None  # for whoever must see what the server saw: the audit
         self.clock = Clock()
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
@@ -125,6 +126,8 @@ class Simulation:
         record: dict[str, Any] = {"round": t, "cohort": list(entry.cohort), "reports": len(entry.reported)}
         outcome = take_round(self.state, entry, self.method, self.local_cohort(t), self.clock)
         record |= outcome.record
+        if self.on_outcome is not None:
+            self.on_outcome(outcome)
         if outcome.collected is not None:
             self._record(outcome.collected, t)
             unclipped = outcome.collected.uploads.unclipped
