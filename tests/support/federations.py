@@ -76,7 +76,7 @@ def attained_in_one_round(rate: float, noise: float, sums: Sequence[Sums], delta
     """The same for a single round, by integrating (P - e^eps Q)_+ itself."""
 
     def epsilon(of: Sums, backwards: bool) -> float:
-        width, log_p, loss = _densities(rate, noise, of, backwards, fineness=20_000)
+        width, log_p, loss = _densities(rate, noise, of, backwards, fineness=4_000)
 
         def excess(e: float) -> float:
             return float(width * np.sum(np.exp(log_p) * -np.expm1(np.minimum(e - loss, 0.0)))) - delta
@@ -149,7 +149,7 @@ class _Inversion:
                 integrand[0] /= 2
             nodes.append(s)
             values.append(integrand)
-            if np.max(np.abs(integrand)) < 1e-9 * abs(values[0][0]):
+            if np.max(np.abs(integrand)) < 1e-7 * abs(values[0][0]):
                 break
         return np.concatenate(nodes), np.concatenate(values)
 

@@ -277,17 +277,16 @@ def _inverted(release: Release, step: float, delta: float, theta: float) -> floa
     # between two points of the lattice delta is a straight line in e^eps
     left, right = bounds[place - 1], bounds[place]
     part = (left - target) / (left - right) if math.isfinite(left) else 1.0
-    return float(mean + places[place - 1] + math.log1p(part * math.expm1(step)))
+    return float(mean + places[place] + math.log(part + (1 - part) * math.exp(-step)))
 
 
 def _deltas(masses: Floats, step: float) -> Floats:
     """At each point s_i the sum of masses_j (1 - e^(s_i - s_j)) over all points above it, without a subtraction.
 
-    With y_i, the sum of masses_j e^(s_i - s_j) over j > i, it is the sum over k >= i of y_k (e^step - 1).
+    With y_i, the sum of masses_j e^(s_(i+1) - s_j) over j > i, it is the sum over k >= i of y_k (1 - e^-step).
     """
-    decay = math.exp(-step)
-    discounted = signal.lfilter([0.0, decay], [1.0, -decay], masses[::-1])
-    return np.cumsum(discounted)[::-1] * math.expm1(step)
+    discounted = signal.lfilter([0.0, 1.0], [1.0, -math.exp(-step)], masses[::-1])
+    return np.cumsum(discounted)[::-1] * -math.expm1(-step)
 
 
 def _window(release: Release, theta: float) -> tuple[float, float]:

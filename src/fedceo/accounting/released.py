@@ -1,7 +1,8 @@
 """The averages of a run as someone sees them, in the terms of `pld`: kinds of rounds, and how many of each.
 
 The probability of being drawn enters, never who was drawn. Reports are taken to go missing whoever's they are, so that
-given their number all clients are as likely to be among them; `Realised.random_absence` says where that does not hold.
+given their number r every client is among them with probability r/N (D14); `Realised.random_absence` says where that
+does not hold.
 
 `own_uploads` is the number of uploads of a round that the observer knows because they are its own: none for an
 outsider, one for a participant that is in.
