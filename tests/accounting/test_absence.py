@@ -118,13 +118,13 @@ def test_a_budget_counts_rounds_in_which_many_report() -> None:
         "model": {"name": "logistic"},
         "cohort": {"size": 10, "sampling": "poisson", "dropout": 0.02},
         "train": {"rounds": 200, "local_epochs": 1, "batch_size": 8},
-        "privacy": {"noise_multiplier": 4.0, "max_epsilon": 1.5, "min_reports": 10},
+        "privacy": {"noise_multiplier": 4.0, "max_epsilon": 1.2, "min_reports": 10},
         "method": {"name": "fedavg"},
         "evaluation": {"every": 1000},
     }
     result = fedceo.run(table, data=data).result
     outsider = next(row for row in result["privacy"] if row["observer"] == "outsider")
-    assert result["ended_early"] and 1.4 < outsider["epsilon"] <= 1.5
+    assert result["ended_early"] and 1.15 < outsider["epsilon"] <= 1.2
 
 
 def test_a_budget_ends_in_time_where_absence_tells() -> None:

@@ -28,6 +28,7 @@ def test_left_out_means_as_planned() -> None:
         ({"delta": 0.5}, "1/N"),
         ({"delta": 0.0}, "delta"),
         ({"delta": math.nan}, "delta"),
+        ({"delta": 1e-51}, "delta: 1e-51, expected at least 1e-50"),
         ({"cohort": 101}, "more than the 100 clients"),
         ({"cohort": 0}, "cohort: 0"),
         ({"rounds": -1}, "rounds: -1"),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fedceo.accounting.plan import Plan, Question, Realised
-from fedceo.accounting.pld import Round, averages_epsilon
+from fedceo.accounting.pld import averages_epsilon
+from fedceo.accounting.rounds import Round
 from fedceo.accounting.rows import Row, account
 
 DELTA = 1e-5

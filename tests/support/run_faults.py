@@ -180,30 +180,32 @@ def noise_kept_from(is_bare: Callable[[int, str], Any]) -> Plant:
     """is_bare: (client, name of a tensor) -> False, or which entries of it stay without noise."""
 
     def made(right: Any) -> Any:
-        def add_noise(self: Distributed, updates: Weights, senders: Senders) -> None:
+        def noised(self: Distributed, updates: dict[str, Tensor], senders: Senders) -> dict[str, Tensor]:
             before = {name: u.clone() for name, u in updates.items()}
-            right(self, updates, senders)
+            updates = right(self, updates, senders)
             for k, client in enumerate(senders.clients):
                 for name, u in updates.items():
                     entries = is_bare(client, name)
                     if entries is not False:
                         u[k][entries] = before[name][k][entries]
+            return updates
 
-        return add_noise
+        return noised
 
-    return lambda stack: patched(stack, Distributed, "add_noise", made)
+    return lambda stack: patched(stack, Distributed, "noised", made)
 
 
 def halved_noise(right: Any) -> Any:
-    def add_noise(self: Distributed, updates: Weights, senders: Senders) -> None:
+    def noised(self: Distributed, updates: dict[str, Tensor], senders: Senders) -> dict[str, Tensor]:
         before = {name: u.clone() for name, u in updates.items()}
-        right(self, updates, senders)
+        updates = right(self, updates, senders)
         for k, client in enumerate(senders.clients):
             for name, u in updates.items():
                 if client >= 50:
                     u[k] = (u[k] + before[name][k]) / 2
+        return updates
 
-    return add_noise
+    return noised
 
 
 def one_noise_for_all(like: Weights, std: float, generator: np.random.Generator) -> dict[str, Tensor]:
@@ -377,7 +379,7 @@ FURTHER: dict[str, RunFault] = {
     "the same noise under every seed": RunFault(of(Schedule, "generator", of_every_run)),
     "noise keyed by round plus client": RunFault(keyed(lambda t, k: (0, t + k))),
     "one entry bare": RunFault(noise_kept_from(lambda k, name: name.endswith("bias") and 0)),
-    "half the noise of clients from 50 on": RunFault(of(Distributed, "add_noise", halved_noise)),
+    "half the noise of clients from 50 on": RunFault(of(Distributed, "noised", halved_noise)),
     "no noise in the last round": RunFault(cohort_changed(bare_in_the_last)),
     "one client counts twice": RunFault(of(Central, "privatise", twice), {"privacy": {"mechanism": "central"}}),
     "a clip that follows the bare count": RunFault(follows_the_bare_count, {"privacy": {"clipping": "adaptive"}}),

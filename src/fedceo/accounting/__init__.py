@@ -3,8 +3,8 @@
 plan          Plan, Realised and RecordSteps: the question
 rows          account(plan, realised) -> one row per observer, each with its epsilon and what it rests on
 observers     one class per view: what an observer sees, and the epsilon that follows
-released      averages as someone sees them; participations: how often a client takes part
-pld           the numbers behind amplified rows: privacy-loss distributions of sampled cohorts
+released      averages as someone sees them, made of rounds; participations: how often a client takes part; caps
+pld           the numbers behind amplified rows: profiles of sampled cohorts, their privacy losses, their composition
 gaussian      the numbers behind all other rows: closed forms
 calibration   calibrate(target_epsilon, observer, plan) -> the noise multiplier
 ledger        Ledger: what a run has spent; budget: when it must stop

@@ -4,6 +4,7 @@ mu is sensitivity over standard deviation; releases at mu_1, mu_2, ... compose t
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
@@ -14,8 +15,8 @@ from scipy import optimize, special, stats
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-NEGLIGIBLE = 1e-16
-"""Probability of counts that are not looked at but counted as fully exposed."""
+NEGLIGIBLE = 1e-6
+"""The fraction of delta that counts may have which are not looked at but counted as fully exposed."""
 
 
 def gaussian_delta(mu: float | Floats, epsilon: float | Floats) -> Floats:
@@ -48,8 +49,8 @@ def drawn_gaussians_epsilon(
     A cap is taken to spare the rounds of the smaller mu, which is never optimistic.
     """
     (mu, rounds), (other_mu, other_rounds) = larger, smaller
-    counts, weights, left_out = _binomial(rounds, rate)
-    others, other_weights, others_left_out = _binomial(other_rounds, rate)
+    counts, weights, left_out = binomial(rounds, rate, NEGLIGIBLE * delta)
+    others, other_weights, others_left_out = binomial(other_rounds, rate, NEGLIGIBLE * delta)
     if cap is not None:
         counts = np.minimum(counts, cap)
     kept = others[None, :] if cap is None else np.minimum(others[None, :], (cap - counts)[:, None])
@@ -63,15 +64,19 @@ def drawn_gaussians_epsilon(
     return _smallest_epsilon(lambda e: float(mass @ gaussian_delta(mus, e)) + exposed, float(mus.max()), delta)
 
 
-def _binomial(trials: int, probability: float) -> tuple[Floats, Floats, float]:
-    """The likely counts, their probabilities, and the probability of all others."""
-    smallest, largest = (
-        stats.binom.ppf(NEGLIGIBLE, trials, probability),
-        stats.binom.isf(NEGLIGIBLE, trials, probability),
-    )
-    counts = np.arange(max(smallest, 0), largest + 1)
+def binomial(trials: int, probability: float, negligible: float) -> tuple[Floats, Floats, float]:
+    """The likely counts, their probabilities, and the probability of all others, at most twice what is negligible."""
+    # the tails themselves are looked at: scipy's quantiles are lost in rounding errors below 1e-16
+    smallest = _first(lambda m: stats.binom.cdf(m, trials, probability) > negligible, trials)
+    largest = _first(lambda m: stats.binom.sf(m, trials, probability) <= negligible, trials)
+    counts = np.arange(smallest, largest + 1, dtype=np.float64)
     left_out = stats.binom.sf(largest, trials, probability) + stats.binom.cdf(smallest - 1, trials, probability)
     return counts, stats.binom.pmf(counts, trials, probability), float(left_out)
+
+
+def _first(holds: Callable[[int], bool], last: int) -> int:
+    """The first number from 0 to last for which something holds that holds from there on."""
+    return bisect_left(range(last), True, key=holds)
 
 
 def _smallest_epsilon(delta_at: Callable[[float], float], largest_mu: float, delta: float) -> float:

@@ -20,6 +20,8 @@ CHOICES = {
     "adjacency": ("zero-out", "replace-one", "add-remove"),
     "release": ("average", "personalised", "stored"),
 }
+SMALLEST_DELTA = 1e-50
+"""The smallest delta at which epsilons have been held against an independent computation."""
 
 
 class NoiseSite(Enum):
@@ -71,7 +73,7 @@ class Plan:
         rounds: T.
         noise_multiplier: sigma. Noise in uploads: each carries N(0, sigma^2 C^2 / K), or over min_reports if given.
             Noise on the sum: N(0, sigma^2 C^2). Noise in local steps: as in DP-SGD.
-        delta: below 1/N.
+        delta: below 1/N, and at least 1e-50.
         mechanism: the name of a mechanism, as in privacy.mechanism.
         sampling: fixed (K of N without replacement) | poisson (each client with probability K/N).
         adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
@@ -118,6 +120,8 @@ class Plan:
                 f"delta: {self.delta}, expected above 0 and below 1/N = {1 / self.clients:g}: "
                 "publishing one client in N outright would pass at 1/N"
             )
+        if self.delta < SMALLEST_DELTA:
+            raise UsageError(f"delta: {self.delta:g}, expected at least {SMALLEST_DELTA:g}: below it nothing is tested")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout: {self.dropout}, expected zero or more and below 1")
         if self.min_reports is not None and self.min_reports > self.cohort:

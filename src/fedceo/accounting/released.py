@@ -1,7 +1,8 @@
 """The averages of a run as someone sees them, in the terms of `pld`: kinds of rounds, and how many of each.
 
 The probability of being drawn enters, never who was drawn. Reports are taken to go missing whoever's they are, so that
-given their number all clients are as likely to be among them; `Realised.random_absence` says where that does not hold.
+given their number r every client is among them with probability r/N (D14); `Realised.random_absence` says where that
+does not hold.
 
 `own_uploads` is the number of uploads of a round that the observer knows because they are its own: none for an
 outsider, one for a participant that is in.
@@ -10,7 +11,8 @@ outsider, one for a participant that is in.
 import math
 
 from fedceo.accounting.plan import NoiseSite, Question
-from fedceo.accounting.pld import Averages, Round, Stratum, drawn_round
+from fedceo.accounting.pld import negligible
+from fedceo.accounting.rounds import Averages, Round, Stratum, drawn_round
 
 
 def multiplier(question: Question, reports: int, own_uploads: int) -> float:
@@ -36,19 +38,15 @@ def averages_seen(question: Question, own_uploads: int) -> Averages:
         return ((Round.of(plan.rate, plan.noise_multiplier, plan.adjacency, hidden_size=True), question.rounds),)
     if plan.noise_site is NoiseSite.SUM or realised.reports is None:
         return ((_average(question, own_uploads), question.rounds),)
-    kinds = []
-    for reports, rounds in realised.reports:
-        drawn = reports if plan.sampling == "poisson" else plan.cohort
-        kinds.append((_fixed_size(question, drawn, reports, own_uploads), rounds))
-    return tuple(kinds)
+    return tuple((_fixed_size(question, r, r, own_uploads), rounds) for r, rounds in realised.reports)
 
 
 def worst_average(question: Question, own_uploads: int) -> Round:
-    """An average that no round of the run exceeds: the least noise, and the largest chance that a client is in."""
+    """An average that no round of the run exceeds: at every epsilon the worst number of reports."""
     if question.realised.reports is None:
         return _average(question, own_uploads)
-    drawn = max(question.plan.cohort, question.most_reports)
-    return _fixed_size(question, drawn, question.fewest_reports, own_uploads)
+    kinds = (_fixed_size(question, reports, reports, own_uploads) for reports, _ in question.realised.reports)
+    return Round(tuple(worst for kind in kinds for worst in kind.alternatives), question.plan.adjacency)
 
 
 def average_after_smoothing(question: Question) -> Round:
@@ -61,16 +59,8 @@ def average_after_smoothing(question: Question) -> Round:
         reports = others + 2  # the client's and the participant's own
         return (1.0, multiplier(question, reports, own_uploads=1)) if reports >= least else None
 
-    return drawn_round(plan.clients - 2, plan.report_rate, kind, plan.adjacency)
-
-
-def cap_is_harmless(question: Question) -> bool:
-    """Whether clients that send noise alone once they are at their cap can only lower epsilon against averages.
-
-    They can where memberships are independent and hidden, and the other world has nothing of the client (D5).
-    """
-    plan = question.plan
-    return plan.sampling == "poisson" and plan.noise_site is NoiseSite.SUM and plan.adjacency != "replace-one"
+    unlikely = negligible(plan.delta, question.rounds)
+    return drawn_round(plan.clients - 2, plan.report_rate, kind, plan.adjacency, unlikely)
 
 
 def _average(question: Question, own_uploads: int) -> Round:
@@ -86,7 +76,7 @@ def _average(question: Question, own_uploads: int) -> Round:
             return None
         return drawn / others, multiplier(question, reports, own_uploads)
 
-    return drawn_round(others, plan.report_rate, kind, plan.adjacency)
+    return drawn_round(others, plan.report_rate, kind, plan.adjacency, negligible(plan.delta, question.rounds))
 
 
 def _fixed_size(question: Question, drawn: int, reports: int, own_uploads: int) -> Round:

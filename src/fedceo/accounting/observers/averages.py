@@ -3,11 +3,13 @@
 import math
 
 from fedceo.accounting import reasons
+from fedceo.accounting.caps import epsilon_if_nobody_is_capped
 from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.plan import NoiseSite, Question
-from fedceo.accounting.pld import Averages, averages_epsilon, known_membership_epsilon, memberships_show
-from fedceo.accounting.released import averages_seen, cap_is_harmless
+from fedceo.accounting.pld import averages_epsilon, known_membership_epsilon
+from fedceo.accounting.released import averages_seen
+from fedceo.accounting.rounds import Averages
 
 
 @VIEWS.register("averages", "the averages, not who was in them")
@@ -32,8 +34,6 @@ class ReleasedAverages(View):
 
 def accountant_of(averages: Averages) -> str:
     """The name of what `averages_epsilon` computes with."""
-    if any(memberships_show(average) for average, _ in averages):
-        return reasons.KNOWN_MEMBERSHIPS
     return reasons.POISSON if all(average.hidden_size for average, _ in averages) else reasons.FIXED
 
 
@@ -55,11 +55,7 @@ def _bound(question: Question, averages: Averages) -> Answer:
         # where a cap ends a client's part, the rounds with the least noise may be the ones before it
         epsilon = _epsilon_when_in(question, averages, question.plan.participation_cap or question.rounds)
         return Answer(epsilon, reasons.CLOSED_FORM, reasons.EVERYONE_IS_IN)
-    if question.cap_binds and not cap_is_harmless(question):
-        return _capped(question, averages)
-    if question.plan.sampling == "fixed":
-        return _fixed_size(question, averages)
-    return _poisson(question, averages)
+    return _capped(question, averages) if question.cap_binds else _amplified(question, averages)
 
 
 def _some_were_absent(question: Question, averages: Averages) -> Answer:
@@ -79,30 +75,25 @@ def _epsilon_when_in(question: Question, averages: Averages, rounds: int) -> flo
     return gaussian_epsilon(math.hypot(*sorted(mus, reverse=True)[:rounds]), question.plan.delta)
 
 
+def _amplified(question: Question, averages: Averages) -> Answer:
+    """Secret memberships, of cohorts of a fixed size (D3, D12) or of Poisson ones (D4)."""
+    plan, epsilon = question.plan, averages_epsilon(averages, question.plan.delta)
+    if plan.sampling == "fixed":
+        bound = reasons.UPPER_BOUND if plan.adjacency == "zero-out" else ""
+        words = reasons.joined(reasons.KEEPS_ANOTHER_OUT, bound)
+    else:
+        words = reasons.SIZE_SHOWS if plan.noise_site is NoiseSite.UPLOADS else reasons.SIZES_HIDDEN
+    return Answer(epsilon, accountant_of(averages), words, plan.sampling)
+
+
 def _capped(question: Question, averages: Averages) -> Answer:
+    """The smaller of two bounds: memberships known and capped (D2), or secret where the cap does no harm (D5, D15)."""
     plan = question.plan
-    if plan.adjacency == "add-remove":
+    secret = epsilon_if_nobody_is_capped(question, lambda delta: averages_epsilon(averages, delta))
+    is_never_capped = plan.adjacency == "add-remove" and not averages[0][0].hidden_size
+    known = math.inf if is_never_capped else known_membership_epsilon(averages, plan.delta, plan.participation_cap)
+    if is_never_capped and math.isinf(secret):
         return Answer(None, reasons.NONE, f"{reasons.CAPPED}, {reasons.GONE_IS_NEVER_CAPPED}")
-    epsilon = known_membership_epsilon(averages, plan.delta, plan.participation_cap)
-    return Answer(epsilon, reasons.KNOWN_MEMBERSHIPS, reasons.CAPPED, plan.sampling)
-
-
-def _fixed_size(question: Question, averages: Averages) -> Answer:
-    """The smaller of two upper bounds: with secret memberships (D3), or with known ones (D2), when nobody is kept out
-    by anybody."""
-    plan, secret = question.plan, averages_epsilon(averages, question.plan.delta)
-    if plan.adjacency != "zero-out":
-        return Answer(secret, accountant_of(averages), reasons.KEEPS_ANOTHER_OUT, plan.sampling)
-    known = known_membership_epsilon(averages, plan.delta)
     if known < secret:
-        words = f"{reasons.UPPER_BOUND}, which costs less than counting on secret memberships ({secret:.4g})"
-        return Answer(known, reasons.KNOWN_MEMBERSHIPS, words, plan.sampling)
-    words = reasons.joined(reasons.KEEPS_ANOTHER_OUT, reasons.UPPER_BOUND)
-    return Answer(secret, accountant_of(averages), words, plan.sampling)
-
-
-def _poisson(question: Question, averages: Averages) -> Answer:
-    """Cohort sizes that stay hidden, or that show in the noise (D4)."""
-    plan = question.plan
-    words = reasons.SIZE_SHOWS if plan.noise_site is NoiseSite.UPLOADS else reasons.SIZES_HIDDEN
-    return Answer(averages_epsilon(averages, plan.delta), accountant_of(averages), words, plan.sampling)
+        return Answer(known, reasons.KNOWN_MEMBERSHIPS, reasons.CAPPED, plan.sampling)
+    return _amplified(question, averages)._replace(epsilon=secret)

@@ -7,7 +7,8 @@ from fedceo.accounting import reasons
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.participations import Count, participation_counts
 from fedceo.accounting.plan import Question, RecordSteps
-from fedceo.accounting.pld import Round, averages_epsilon
+from fedceo.accounting.pld import averages_epsilon
+from fedceo.accounting.rounds import Round
 
 
 def steps_answer(question: Question, count: Count) -> Answer:

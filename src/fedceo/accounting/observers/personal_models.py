@@ -3,12 +3,14 @@
 import math
 
 from fedceo.accounting import reasons
+from fedceo.accounting.caps import epsilon_if_nobody_is_capped
 from fedceo.accounting.gaussian import drawn_gaussians_epsilon, gaussian_epsilon
 from fedceo.accounting.observers.averages import accountant_of
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.plan import NoiseSite, Question
-from fedceo.accounting.pld import Round, personalised_epsilon
+from fedceo.accounting.pld import personalised_epsilon
 from fedceo.accounting.released import average_after_smoothing, multiplier, upload_mu, worst_average
+from fedceo.accounting.rounds import Round
 
 
 @VIEWS.register("personal models", "a personal model made from the stack of uploads, and averages of such models")
@@ -49,13 +51,16 @@ def _bound(question: Question) -> Answer:
         least_noise = multiplier(question, question.fewest_reports, own_uploads=1)
         return Answer(_with_known_memberships(question, 1.0, least_noise), reasons.CLOSED_FORM, "")
     average, after = worst_average(question, own_uploads=1), average_after_smoothing(question)
-    rate = max(plan.cohort, question.most_reports) / plan.clients
+    rate = (question.most_reports or plan.cohort) / plan.clients
     known = _with_known_memberships(question, rate, min(s.multiplier for s in (*average.strata, *after.strata)))
     words = reasons.SIZE_SHOWS if plan.sampling == "poisson" else ""
-    if question.cap_binds:
-        return Answer(known, reasons.KNOWN_MEMBERSHIPS, reasons.joined(words, reasons.CAPPED), plan.sampling)
-    secret = personalised_epsilon(average, after, rate, uploaded, question.rounds, question.smoothings, plan.delta)
+
+    def secret_at(delta: float) -> float:
+        return personalised_epsilon(average, after, rate, uploaded, question.rounds, question.smoothings, delta)
+
+    secret = epsilon_if_nobody_is_capped(question, secret_at) if question.cap_binds else secret_at(plan.delta)
     if known < secret:
+        words = reasons.joined(words, reasons.CAPPED if question.cap_binds else "")
         return Answer(known, reasons.KNOWN_MEMBERSHIPS, words, plan.sampling)
     accountant = accountant_of(((average, question.rounds),))
     return Answer(secret, f"{accountant}, mixed over smoothings", words, plan.sampling)
