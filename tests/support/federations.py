@@ -143,7 +143,7 @@ class _Inversion:
         """Points on the line and the integrand there, without e^(-s eps), as far as it matters."""
         nodes, values = [], []
         for block in range(400):
-            s = theta + 1j * spacing * (64 * block + np.arange(64))
+            s = np.asarray(theta + 1j * spacing * (64 * block + np.arange(64)), dtype=np.complex128)
             integrand = np.exp(self.log_mgf(s) - here) / (s * (s + 1))
             if block == 0:
                 integrand[0] /= 2
