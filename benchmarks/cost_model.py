@@ -1,4 +1,4 @@
-"""What a round costs, as formulas fitted to measurements, and what they say of rounds too large for this machine.
+"""The cost of a round, as formulas fitted to measurements, and what they say of rounds too large for this machine.
 
     python benchmarks/cost_model.py [--quick] [--out FILE.json]     # about 10 minutes
     python tools/pages/scale_page.py                                 # its tables into docs/scale.md
@@ -46,7 +46,7 @@ from fedceo.training.schedule import Schedule
 from fedceo.training.work import Work
 
 STEPS, BATCH = 30, 20
-"""What a client does in a round of the table: one epoch over 600 records."""
+"""The work of a client in a round of the table: one epoch over 600 records."""
 NETWORK = 1.25e9
 """Bytes a second into the server that the table reckons with: ten gigabits."""
 COHORTS = (10**3, 10**4, 10**5, 10**6)
@@ -237,7 +237,7 @@ def whole_round(factors: dict[str, Terms], cohort: int) -> dict[str, Any]:
 
 
 def predictions(factors: dict[str, Terms]) -> list[dict[str, Any]]:
-    """What rounds of 10^3 to 10^6 clients take of cores, server and network, for three models."""
+    """The cores, server and network that rounds of 10^3 to 10^6 clients take, for three models."""
     rows = []
     for name, units in (("MLP", 64), ("LeNet-5", 0), ("six layers of 4096 x 4096", None)):
         if units is None:

@@ -31,11 +31,11 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 FEDCEO = {"name": "fedceo", "strength": 0.6, "ratio": 1.04, "interval": 10}
 DIVERGING = {"learning_rate": 0.1, "rounds": 120}
-ALONE = {
+ALONE: dict[str, dict[str, Any]] = {
     "UDP-FedAvg, lr 0.01, TF32, seed 0": {"seed": 0},
     "FedCEO, lr 0.01, TF32, seed 0": {"seed": 0, "method": FEDCEO},
 }
-TOGETHER = {
+TOGETHER: dict[str, dict[str, Any]] = {
     **{f"UDP-FedAvg, lr 0.01, TF32, seed {seed}": {"seed": seed} for seed in (1, 2)},
     **{f"UDP-FedAvg, lr 0.01, float32, seed {s}": {"seed": s, "train": {"tf32": False}} for s in (0, 1, 2)},
     **{f"UDP-FedAvg, lr 0.1, 120 rounds, TF32, seed {seed}": {"seed": seed, "train": DIVERGING} for seed in (0, 1)},

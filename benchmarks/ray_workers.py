@@ -1,4 +1,4 @@
-"""What a second Ray worker brings, and what Ray costs against the same rounds in one process.
+"""The gain of a second Ray worker, and the cost of Ray against the same rounds in one process.
 
     python benchmarks/ray_workers.py [--rounds N] [--quick] [--out FILE.json]
 

@@ -1,4 +1,4 @@
-"""What every benchmark says of itself: machine, versions, date; and where its numbers and pictures go."""
+"""The header of every benchmark: machine, versions, date; and where its numbers and pictures go."""
 
 import json
 import platform

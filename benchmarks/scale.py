@@ -36,7 +36,7 @@ from fedceo.simulation.rounds import Simulation
 POOL, RECORDS, BATCH, ROUNDS = 60_000, 60, 20, 3
 UNITS = 64
 GOAL_MIB = 2048
-"""What a federation of a million clients may take."""
+"""The memory that a federation of a million clients may take."""
 
 
 def make_federation(clients: int) -> Federation:
@@ -166,7 +166,8 @@ def main() -> None:
     parser.add_argument("--point", type=int, nargs=3, metavar=("N", "K", "UNITS"), help="one point, printed as JSON")
     options = parser.parse_args()
     if options.point:
-        print(json.dumps(measure(*options.point, options.device)))
+        clients, cohort, units = options.point
+        print(json.dumps(measure(clients, cohort, units, options.device)))
         return
 
     sweeps = {

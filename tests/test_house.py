@@ -1,4 +1,5 @@
-"""The rules of the house that no linter knows: who may name a method or a mechanism, how large a file may be."""
+"""The rules of the house that no linter knows: who may name a method or a mechanism, how large a file may be,
+where tests lie and what they share."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ import pytest
 from fedceo.experiment.method_table import known_methods
 from fedceo.experiment.registry import MECHANISMS, METHODS
 
-SOURCE = Path(__file__).parents[1] / "src" / "fedceo"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "fedceo"
 SEAMS = {"fedceo.methods.base", "fedceo.methods.hosted", "fedceo.methods.server", "fedceo.mechanisms.base"} | {
     f"fedceo.mechanisms.{name}" for name in ("uploads", "clipping")
 }
@@ -95,9 +97,28 @@ def test_the_package_has_a_door_and_rooms() -> None:
 
 
 def test_a_file_fits_in_a_head() -> None:
-    long = {
-        str(f.relative_to(SOURCE)): n
-        for f in SOURCE.rglob("*.py")
-        if (n := len(f.read_text().splitlines())) > MOST_LINES
-    }
+    files = [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]
+    long = {str(file): lines for file in files if (lines := len(file.read_text().splitlines())) > MOST_LINES}
     assert not long
+
+
+def test_rooms_of_tests_are_rooms_of_the_package() -> None:
+    rooms = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
+    assert {folder.name for folder in TESTS.iterdir() if (folder / "__init__.py").exists()} - rooms == {
+        "pages",
+        "support",
+    }
+
+
+def test_tests_share_by_support_alone() -> None:
+    found = []
+    for file in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found += [
+                f"{file.relative_to(TESTS)}: {module}"
+                for module in modules
+                if module.startswith("tests") and not module.startswith("tests.support")
+            ]
+    assert not found, "\n".join(found)

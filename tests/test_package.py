@@ -1,4 +1,4 @@
-"""What importing the package costs, and what it shows."""
+"""The cost of importing the package, and the names that it shows."""
 
 import subprocess
 import sys

@@ -105,7 +105,7 @@ def experiments() -> dict[str, dict[str, Any]]:
 
 
 def digest_of(run: fedceo.Run) -> dict[str, Any]:
-    """What must stay the same of a run."""
+    """Digests of the parts of a run that must stay the same."""
     weights = hashlib.sha256()
     for name, w in sorted(run.weights.items()):
         weights.update(name.encode() + w.contiguous().numpy().tobytes())

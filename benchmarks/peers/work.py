@@ -1,4 +1,4 @@
-"""What every contender does, as plain data: records, cohorts, batches and start weights, read from one folder.
+"""The work of every contender, as plain data: records, cohorts, batches and start weights, read from one folder.
 
 Needs torch and numpy only, so that it can be imported in every environment. A contender loads the `Work`, calls
 `Clock.tick` at the end of each round and `Clock.finish` with its final weights.
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Setting:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record; the CNN takes images with channels last, as its authors store them."""
+        """Shape of one record; the CNN takes images with channels last, as its authors store them."""
         return (32, 32, 3) if self.model == "cnn" else (3, 32, 32)
 
 
@@ -139,7 +140,8 @@ class Clock:
         self.ends.append(time.time())
 
     def finish(self, weights: Mapping[str, Tensor], versions: Mapping[str, str]) -> None:
-        np.savez(self.out.with_suffix(".npz"), **{name: w.detach().numpy() for name, w in weights.items()})
+        arrays: dict[str, Any] = {name: w.detach().numpy() for name, w in weights.items()}
+        np.savez(self.out.with_suffix(".npz"), **arrays)
         self.out.write_text(json.dumps({"ends": self.ends, "versions": dict(versions)}))
 
 

@@ -1,4 +1,4 @@
-"""Federated learning under differential accounting, around FedCEO (ICML 2025).
+"""Federated learning under differential privacy, around FedCEO (ICML 2025).
 
     import fedceo
     run = fedceo.run("experiment.toml")

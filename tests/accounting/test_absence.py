@@ -16,8 +16,8 @@ from fedceo.data import from_arrays
 from fedceo.experiment.file import parse_experiment
 from fedceo.simulation.spending import privacy_plan
 from fedceo.training.schedule import SECRET, Schedule
-from tests.support import independent
-from tests.support.asked import DELTA, changed, epsilon, of_plan, question
+from tests.support import independent_epsilons
+from tests.support.privacy_questions import DELTA, changed, epsilon, epsilon_of_plan, question
 
 
 def night_and_day(rounds: int, online: int, least: int) -> Ledger:
@@ -41,7 +41,7 @@ def true_epsilon(kinds: dict[tuple[float, float], int]) -> float:
         mean += rounds * (weight @ loss)
         variance += rounds * (weight @ loss**2 - (weight @ loss) ** 2)
     mu = math.sqrt(variance)
-    return independent.gaussian_epsilon(mu, DELTA) * 0.95 if mean > 0 else 0.0
+    return independent_epsilons.gaussian_epsilon(mu, DELTA) * 0.95 if mean > 0 else 0.0
 
 
 def test_those_who_are_often_there_are_not_hidden_among_those_who_never_are() -> None:
@@ -50,13 +50,13 @@ def test_those_who_are_often_there_are_not_hidden_among_those_who_never_are() ->
     spent = ledger.realised(plan)
     assert spent.reports is not None and not spent.random_absence
     true = true_epsilon({(count / 11, 4.0 * math.sqrt(count / 2)): rounds for count, rounds in spent.reports})
-    assert of_plan(plan, realised=replace(spent, random_absence=True)) < true, "what it used to say"
+    assert epsilon_of_plan(plan, realised=replace(spent, random_absence=True)) < true, "what it used to say"
     for observer in ("outsider", "participant"):
         found = answer(plan, observer, spent)
         assert found.epsilon is not None and found.epsilon > true and "reasons of their own" in found.assumption
-    server = of_plan(plan, "server", spent)
+    server = epsilon_of_plan(plan, "server", spent)
     assert server > true
-    personalised = of_plan(replace(plan, release="personalised", interval=10), "client", spent)
+    personalised = epsilon_of_plan(replace(plan, release="personalised", interval=10), "client", spent)
     assert personalised == pytest.approx(server)
     gone = answer(replace(plan, adjacency="add-remove"), "outsider", spent)
     assert gone.epsilon is None
@@ -135,7 +135,7 @@ def test_a_budget_ends_in_time_where_absence_tells() -> None:
             break
         ledger.add(entry)
     spent, more = ledger.realised(plan), ledger.realised(plan, ahead=entry)
-    assert of_plan(plan, realised=spent) <= limit < of_plan(plan, realised=more)
+    assert epsilon_of_plan(plan, realised=spent) <= limit < epsilon_of_plan(plan, realised=more)
 
 
 def test_a_budget_asks_seldom_where_nobody_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

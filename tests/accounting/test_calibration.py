@@ -5,7 +5,7 @@ import pytest
 from fedceo.accounting.calibration import calibrate
 from fedceo.accounting.plan import Question, RecordSteps
 from fedceo.errors import UsageError
-from tests.support.asked import changed, epsilon, question
+from tests.support.privacy_questions import changed, epsilon, question
 
 TARGETS = (1, 2, 4, 8, 10)
 

@@ -11,7 +11,7 @@ from fedceo.accounting.plan import Plan, Realised
 from fedceo.accounting.rows import account, answer
 from fedceo.errors import UsageError
 from fedceo.training.schedule import Schedule
-from tests.support.asked import of_plan as epsilon
+from tests.support.privacy_questions import epsilon_of_plan as epsilon
 
 PLAN = Plan(clients=100, cohort=10, rounds=40, noise_multiplier=2.0, delta=1e-5, mechanism="distributed")
 LOSSY = replace(PLAN, dropout=0.1)

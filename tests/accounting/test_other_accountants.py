@@ -10,8 +10,18 @@ import pytest
 from scipy import stats
 
 from fedceo.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tests.support import independent
-from tests.support.asked import DELTA, SIGMAS, by_sigma, changed, epsilon, one_percent, poisson, question, rows
+from tests.support import independent_epsilons
+from tests.support.privacy_questions import (
+    DELTA,
+    SIGMAS,
+    by_sigma,
+    changed,
+    epsilon,
+    one_percent,
+    poisson,
+    question,
+    rows,
+)
 
 
 def test_opacus_agrees_on_its_own_case() -> None:
@@ -122,14 +132,14 @@ def test_gaussian_closed_form_is_scipys_and_inverts() -> None:
             found = gaussian_epsilon(mu, delta)
             assert gaussian_delta(mu, found) == pytest.approx(delta, rel=1e-4) or mu == 0.01
             if found > 0:
-                assert found == pytest.approx(independent.gaussian_epsilon(mu, delta), rel=1e-6)
+                assert found == pytest.approx(independent_epsilons.gaussian_epsilon(mu, delta), rel=1e-6)
 
 
 def test_whole_cohort_is_closed_form() -> None:
     """D1: T averages compose to mu = sqrt(T) times the sensitivity over the noise."""
 
     def exact(mu: float) -> Any:
-        return pytest.approx(independent.gaussian_epsilon(mu, DELTA))
+        return pytest.approx(independent_epsilons.gaussian_epsilon(mu, DELTA))
 
     asked = question(2.0, "central", cohort=100)
     found = rows(asked)["outsider"]
@@ -150,8 +160,8 @@ def test_nearly_the_whole_cohort_is_near_the_closed_form() -> None:
 def test_personalised_whole_cohort_and_every_round() -> None:
     whole = question(20.0, cohort=100, release="personalised", interval=15)
     mu = math.sqrt(20 * 100 + 280 / 0.99) / 20
-    assert epsilon(whole, "client") == pytest.approx(independent.gaussian_epsilon(mu, DELTA))
+    assert epsilon(whole, "client") == pytest.approx(independent_epsilons.gaussian_epsilon(mu, DELTA))
     every = question(2.0, release="personalised", interval=1)
     assert epsilon(every, "client") == pytest.approx(
-        independent.drawn_gaussian_epsilon(math.sqrt(10) / 2, 0.1, 300, DELTA), rel=1e-3
+        independent_epsilons.drawn_gaussian_epsilon(math.sqrt(10) / 2, 0.1, 300, DELTA), rel=1e-3
     )

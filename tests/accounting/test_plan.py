@@ -7,7 +7,7 @@ import pytest
 
 from fedceo.accounting.plan import Plan, Question, Realised, RecordSteps
 from fedceo.errors import UsageError
-from tests.support.asked import question
+from tests.support.privacy_questions import question
 
 
 def test_left_out_means_as_planned() -> None:
@@ -33,7 +33,7 @@ def test_left_out_means_as_planned() -> None:
         ({"rounds": -1}, "rounds: -1"),
         ({"sigma": -1.0}, "noise_multiplier: -1"),
         ({"sigma": math.inf}, "noise_multiplier: inf"),
-        ({"mechanism": "local"}, "expected one of none, distributed"),
+        ({"mechanism": "local"}, "expected one of central, distributed"),
         ({"sampling": "round-robin"}, "sampling"),
         ({"adjacency": "edit"}, "adjacency"),
         ({"release": "all"}, "release"),

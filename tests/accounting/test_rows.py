@@ -14,8 +14,18 @@ from fedceo.accounting.gaussian import drawn_gaussian_epsilon
 from fedceo.accounting.plan import RecordSteps
 from fedceo.accounting.pld import Round, personalised_epsilon
 from fedceo.accounting.rows import account
-from tests.support import independent
-from tests.support.asked import DELTA, SIGMAS, by_sigma, changed, epsilon, one_percent, poisson, question, rows
+from tests.support import independent_epsilons
+from tests.support.privacy_questions import (
+    DELTA,
+    SIGMAS,
+    by_sigma,
+    changed,
+    epsilon,
+    one_percent,
+    poisson,
+    question,
+    rows,
+)
 
 
 @pytest.mark.parametrize("sigma, wanted", by_sigma(5.88, 3.92, 2.94))
@@ -53,8 +63,8 @@ def test_missing_reports_under_poisson(reports: int, wanted: float) -> None:
 @pytest.mark.parametrize("sigma, wanted", by_sigma(52.2, 18.8, 9.8))
 def test_fixed_size_zero_out(sigma: float, wanted: float, mechanism: str) -> None:
     """The row is the smaller of two upper bounds, D3 and D2; the specification has D3, with secret memberships."""
-    secret = independent.fixed_size_zero_out_epsilon(sigma, 0.1, 300, DELTA)
-    known = independent.drawn_gaussian_epsilon(1 / sigma, 0.1, 300, DELTA)
+    secret = independent_epsilons.fixed_size_zero_out_epsilon(sigma, 0.1, 300, DELTA)
+    known = independent_epsilons.drawn_gaussian_epsilon(1 / sigma, 0.1, 300, DELTA)
     assert secret == one_percent(wanted) and (known < secret) == (sigma == 1.0)
     row = rows(question(sigma, mechanism))["outsider"]
     assert row.epsilon == pytest.approx(min(secret, known), rel=1e-4)
@@ -68,7 +78,7 @@ def test_known_memberships_are_mixed_over_how_often_a_client_is_in() -> None:
     """D2 against the sum itself: participations are binomial, and each adds 1 / sigma^2 to mu^2."""
     found = epsilon(question(1.0))
     counts = np.arange(1, 301)
-    deltas = independent.gaussian_delta(np.sqrt(counts), found)
+    deltas = independent_epsilons.gaussian_delta(np.sqrt(counts), found)
     assert stats.binom.pmf(counts, 300, 0.1) @ deltas == pytest.approx(DELTA, rel=1e-3)
 
 
@@ -81,12 +91,12 @@ def test_fixed_size_replace_one(sigma: float, wanted: float) -> None:
 def test_fixed_size_add_remove_is_poisson_at_half_the_noise(sigma: float, wanted: float) -> None:
     found = epsilon(question(sigma, adjacency="add-remove"))
     assert found == one_percent(wanted)
-    lower, upper = independent.sampled_gaussian_bounds(sigma / 2, 0.1, 300, DELTA)
+    lower, upper = independent_epsilons.sampled_gaussian_bounds(sigma / 2, 0.1, 300, DELTA)
     assert lower <= found <= upper * (1 + 1e-4)
 
 
 def test_fixed_size_one_round_replace_one_is_exact() -> None:
-    unsampled = independent.gaussian_epsilon(2.0, DELTA / 0.1)
+    unsampled = independent_epsilons.gaussian_epsilon(2.0, DELTA / 0.1)
     assert epsilon(question(rounds=1, adjacency="replace-one")) == pytest.approx(
         math.log1p(0.1 * math.expm1(unsampled)), rel=1e-4
     )
@@ -123,7 +133,9 @@ def test_server_over_the_draw_of_cohorts(sigma: float, wanted: float) -> None:
     """D2 against the whole sum."""
     found = drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA)
     assert found == one_percent(wanted)
-    assert found == pytest.approx(independent.drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA), rel=1e-6)
+    assert found == pytest.approx(
+        independent_epsilons.drawn_gaussian_epsilon(math.sqrt(10) / sigma, 0.1, 300, DELTA), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,7 +216,7 @@ def test_personalised_release_gives_everybody_the_clients_row() -> None:
     personal = question(release="personalised", interval=15)
     client = epsilon(personal, "client")
     assert epsilon(personal) == epsilon(personal, "participant") == client > epsilon(question())
-    assert client < independent.drawn_gaussian_epsilon(math.sqrt(10), 0.1, 300, DELTA)
+    assert client < independent_epsilons.drawn_gaussian_epsilon(math.sqrt(10), 0.1, 300, DELTA)
 
 
 def test_stored_release_leaves_only_the_server() -> None:

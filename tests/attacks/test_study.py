@@ -94,13 +94,14 @@ def test_smoothing_is_the_methods_own() -> None:
 
 
 def test_what_cannot_be_held() -> None:
-    for holds, sections, words in [
+    refused: list[tuple[str, dict[str, Any], str]] = [
         ("T4", {}, "'T4', expected one of T0, T1, T2, T3"),
         ("T1", {"privacy": {"mechanism": "central", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}}, "central"),
         ("T1", {"method": {"name": "centaur"}}, "sends the whole model, not centaur"),
         ("T2", {"method": {"name": "fedavg"}}, 'T2 needs method "fedceo"'),
         ("T2", {"method": {"name": "fedceo", "restart": "mean"}}, 'T2 needs method "fedceo"'),
-    ]:
+    ]
+    for holds, sections, words in refused:
         with pytest.raises(UsageError, match=words):
             check_holds(holds, simulation(**sections))
 
@@ -160,7 +161,7 @@ def test_a_study_repeats() -> None:
 
 
 def test_only_pictures_are_attacked() -> None:
-    from tests.support.small import federation
+    from tests.support.small_federation import federation
 
     sim = simulation()
     sim.federation = federation(shape=(6,))

@@ -8,7 +8,7 @@ from fedceo.audit.residuals import Residuals, deficit_found
 from fedceo.audit.survey import Survey, ruler
 from fedceo.mechanisms.base import Mechanism
 from fedceo.simulation.rounds import Simulation
-from tests.support.faults import FAULTS, SUBTLE_FAULTS, Fault
+from tests.support.planted_faults import FAULTS, SUBTLE_FAULTS, Fault
 from tests.support.run_faults import simulation_of
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

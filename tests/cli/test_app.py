@@ -16,28 +16,7 @@ from torch import nn
 from fedceo import run as run_experiment
 from fedceo.cli.app import main
 from fedceo.errors import UsageError
-
-FILE = """
-seed = 0
-[data]
-name = "digits"
-clients = 20
-[cohort]
-size = 5
-[train]
-rounds = 4
-local_epochs = 1
-batch_size = 16
-[privacy]
-mechanism = "central"
-noise_multiplier = 1.0
-[method]
-name = "fedavg"
-[evaluation]
-every = 2
-[checkpoint]
-every = 2
-"""
+from tests.support.experiment_text import FILE
 
 
 def fedceo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

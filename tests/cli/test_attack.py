@@ -10,7 +10,7 @@ import pytest
 import fedceo
 from fedceo.attacks import reconstruct, study
 from fedceo.cli.app import main
-from tests.cli.test_app import FILE
+from tests.support.experiment_text import FILE
 
 Ask = Callable[..., tuple[int, str, str]]
 MINE = FILE.replace('"central"', '"distributed"') + '[model]\nname = "dlg-lenet"\n'

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fedceo.cli.app import app
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
-from tests.support.layouts import write_mnist, write_sent140
+from tests.support.published_layouts import write_mnist, write_sent140
 
 
 def output(*arguments: str) -> str:

@@ -1,5 +1,7 @@
 """Assignments of records to clients: the same as lists, and a million clients in next to no memory."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -33,7 +35,7 @@ def test_resampled_clients_draw_the_same_records_every_time() -> None:
 def test_a_resampled_federation_keeps_validation_apart() -> None:
     data = build_federation(Data(name="digits", clients=5000, partition="resampled", records=30), seed=1)
     assert data.clients == 5000 and len(data.test_y) > 0
-    assert not set(data.validation.tolist()) & set(torch.cat(data.train[:200]).tolist())
+    assert not set(data.validation.tolist()) & set(torch.cat(list(data.train[:200])).tolist())
 
 
 def test_a_resampled_federation_trains() -> None:
@@ -55,7 +57,7 @@ def test_a_resampled_federation_trains() -> None:
         ({"partition": "resampled", "records": 5, "local_test": 0.1}, "keeps no local_test"),
     ],
 )
-def test_resampling_is_checked(fields: dict[str, object], words: str) -> None:
+def test_resampling_is_checked(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Data(name="digits", **fields)
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedceo.data import known, load_source
 from fedceo.errors import UsageError
-from tests.support.layouts import (
+from tests.support.published_layouts import (
     LETTERS,
     idx,
     leaf,
@@ -115,7 +115,7 @@ def test_bad_zip_files(tmp_path: Path) -> None:
         (LETTERS[3], idx(np.full(52, 27)), "expected labels from 1 to 26, got 27 at record 0"),
     ],
 )
-def test_emnist(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_bad_emnist_files(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     write_emnist(tmp_path)
     (tmp_path / "emnist" / f"{name}.gz").write_bytes(gzip.compress(content))
     assert words in refused("emnist-letters", tmp_path)
@@ -188,7 +188,7 @@ def changed(**user: Any) -> str:
         (changed(y=[1, 62]), "expected labels from 0 to 61, got 62"),
     ],
 )
-def test_leaf(tmp_path: Path, content: str, words: str) -> None:
+def test_bad_leaf_files(tmp_path: Path, content: str, words: str) -> None:
     write_leaf(tmp_path, {"a": [1, 2]}, ("data/train",))
     (tmp_path / "femnist" / "data" / "train" / "all_data_0.json").write_text(content)
     assert words in refused("femnist", tmp_path)

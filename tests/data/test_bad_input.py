@@ -13,7 +13,7 @@ import torch
 from fedceo.data import Source, build_federation, federate, from_arrays
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
-from tests.support.layouts import idx, write_cifar10, write_mnist
+from tests.support.published_layouts import idx, write_cifar10, write_mnist
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -85,7 +85,7 @@ PIXELS = np.zeros((20, 28, 28))
         (LABELS, idx(np.arange(20) % 11), "labels from 0 to 9, got 10 at record 10"),
     ],
 )
-def test_mnist(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
+def test_bad_mnist_files(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
     write_mnist(tmp_path)
     path = tmp_path / "mnist" / f"{name}.gz"
     path.unlink()
@@ -117,7 +117,7 @@ def test_mnist_images_of_two_shapes_and_none(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["data_batch_4.bin", "test_batch.bin"])
-def test_cifar10(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
+def test_bad_cifar10_files(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
     write_cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / name
     path.unlink()
@@ -157,7 +157,7 @@ def test_cifar10(tmp_path: Path, name: str, content: bytes | None, words: str) -
         ({"test_x": X.astype(np.uint8), "test_y": Y}, "x are float32 (2,) but those of test_x are uint8 (2,)"),
     ],
 )
-def test_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_bad_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     given = {"x": X, "y": Y} | arrays
     message = refusal(lambda: from_arrays(**given, name="mine"))
     assert message.startswith("mine: ") and words in message
@@ -178,7 +178,7 @@ def good_npz(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_npz_files(tmp_path: Path) -> None:
+def test_bad_npz_files(tmp_path: Path) -> None:
     path = tmp_path / "my.npz"
     assert build(path=str(path)) == f"data.path: {path}: no such file"
     assert str(tmp_path) in build(path=str(tmp_path))
@@ -222,7 +222,7 @@ def test_npz_cut_or_changed_anywhere(tmp_path: Path) -> None:
         ({"clients": 2, "partition": "dirichlet", "alpha": 1.7e308}, "data.alpha: 1.7e+308"),
     ],
 )
-def test_partitions(given: dict[str, Any], words: str) -> None:
+def test_bad_partitions(given: dict[str, Any], words: str) -> None:
     settings = Data.model_validate({"name": "digits"} | given)
     assert words in refusal(lambda: federate(from_arrays(X, Y), settings, 0))
 

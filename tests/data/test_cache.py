@@ -9,7 +9,7 @@ import torch
 
 from fedceo.data import load_source
 from fedceo.data.cache import cache_folder
-from tests.support.layouts import write_cifar10, write_leaf
+from tests.support.published_layouts import write_cifar10, write_leaf
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

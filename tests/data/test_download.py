@@ -17,7 +17,7 @@ from fedceo.data.dataset import DataSet, Download
 from fedceo.data.download import get
 from fedceo.data.sets.mnist import MNIST
 from fedceo.errors import UsageError
-from tests.support.layouts import idx
+from tests.support.published_layouts import idx
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

@@ -12,7 +12,7 @@ from fedceo.data.arrays import read_npz
 from fedceo.data.sets.sent140 import tokens
 from fedceo.data.source import hold_out
 from fedceo.experiment.sections import Data
-from tests.support.layouts import (
+from tests.support.published_layouts import (
     LETTERS,
     pack,
     write_cifar10,

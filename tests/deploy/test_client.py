@@ -19,7 +19,7 @@ from fedceo.deploy.records import dealt_records, own_records
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.training.schedule import Schedule
-from tests.support.grid import experiment
+from tests.support.flower_grid import experiment
 
 Weights = dict[str, torch.Tensor]
 
@@ -107,7 +107,13 @@ def test_no_message_node_setting_or_environment_fixes_the_noise(monkeypatch: pyt
     for _ in range(2):
         torch.manual_seed(0)
         asked = message()
-        words = {"seed": 0, "noise": "seeded", "noise-multiplier": 0.0, "randomness": "seeded", "clip": 1e9}
+        words: dict[str, int | float | str] = {
+            "seed": 0,
+            "noise": "seeded",
+            "noise-multiplier": 0.0,
+            "randomness": "seeded",
+            "clip": 1e9,
+        }
         asked.content.config_records["config"].update(words)
         context = Context(1, 7, {"partition-id": 2, **words}, RecordDict(), dict(words))
         found.append(update(app_around(trained(0.0), mod)(asked, context))["a"])

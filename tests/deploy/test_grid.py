@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedceo.deploy.grid import CarefulGrid
-from tests.support.grid import LocalGrid
+from tests.support.flower_grid import LocalGrid
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 

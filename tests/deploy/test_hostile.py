@@ -20,7 +20,7 @@ from fedceo.deploy.records import dealt_public_records
 from fedceo.deploy.strategy import MethodStrategy
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.support.grid import LocalGrid, experiment, local_grid
+from tests.support.flower_grid import LocalGrid, experiment, local_grid
 
 Weights = dict[str, torch.Tensor]
 LIAR = 2
@@ -42,6 +42,16 @@ def changed(reply: Message, weights: Callable[[Weights], Weights] | None = None,
 
 def with_arrays(reply: Message, change: Callable[[ArrayRecord], None]) -> Message:
     change(reply.content.array_records["arrays"])
+    return reply
+
+
+def with_record(reply: Message, name: str, record: ConfigRecord | MetricRecord) -> Message:
+    reply.content[name] = record
+    return reply
+
+
+def sent_by_another(reply: Message) -> Message:
+    reply.metadata.__dict__["_src_node_id"] = 1000
     return reply
 
 
@@ -91,27 +101,24 @@ LIES: dict[str, tuple[Callable[[Message], Message], str]] = {
     "too far": (lambda r: changed(r, scaled(50.0)), "from its start, expected at most"),
     "ten times too large": (lambda r: with_arrays(r, ten_times), "bytes, expected at most"),
     "ten times the records": (
-        lambda r: (r.content.__setitem__("more", MetricRecord({"x": [0.0] * 100_000})), r)[1],
+        lambda r: with_record(r, "more", MetricRecord({"x": [0.0] * 100_000})),
         "records arrays, config, more",
     ),
     "header of another array": (lambda r: with_arrays(r, swap_header), "cannot be read"),
     "a pickle": (lambda r: with_arrays(r, pickled), "cannot be read"),
     "not an array record": (
-        lambda r: (r.content.__setitem__("arrays", MetricRecord({"a": 1})), r)[1],
+        lambda r: with_record(r, "arrays", MetricRecord({"a": 1})),
         "not a record of arrays",
     ),
     "no ticket": (
-        lambda r: (r.content.__setitem__("config", ConfigRecord()), r)[1],
+        lambda r: with_record(r, "config", ConfigRecord()),
         "config without round, client and nonce",
     ),
     "a word more": (lambda r: changed(r, words="x" * 10_000), "config with words, expected"),
     "another nonce": (lambda r: changed(r, nonce="0" * 32), "nonce of another message"),
     "another round": (lambda r: changed(r, round=1), "of round 1, expected 2"),
     "for another client": (lambda r: changed(r, client=0), "for client 0, expected 2"),
-    "another sender": (
-        lambda r: (r.metadata.__dict__.__setitem__("_src_node_id", 1000), r)[1],
-        "sent by node 1000",
-    ),
+    "another sender": (sent_by_another, "sent by node 1000"),
 }
 
 
@@ -147,10 +154,18 @@ def test_a_reply_that_flower_cannot_read_is_refused_and_the_others_count(tmp_pat
     """Flower makes objects of the bytes while it fetches them, and raises whatever they make it raise."""
 
     def prepare(grid: LocalGrid, server: MethodStrategy) -> None:
-        liar = grid.nodes[1000 - 7 * LIAR]
-        liar.tamper = lambda reply: (grid.unreadable.add(1000 - 7 * LIAR) if server.round == 1 else None, reply)[1]
-        others = grid.nodes[1000]
-        others.tamper = lambda reply: (grid.unreadable.clear() if server.round == 2 else None, reply)[1]
+        def spoil(reply: Message) -> Message:
+            if server.round == 1:
+                grid.unreadable.add(1000 - 7 * LIAR)
+            return reply
+
+        def mend(reply: Message) -> Message:
+            if server.round == 2:
+                grid.unreadable.clear()
+            return reply
+
+        grid.nodes[1000 - 7 * LIAR].tamper = spoil
+        grid.nodes[1000].tamper = mend
 
     history, server = run_with(tmp_path, prepare)
     assert [record["reports"] for record in history] == [5, 4, 5]

@@ -5,36 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
 from flwr.app import Error, Message
 
 import fedceo
-from fedceo.deploy.records import dealt_public_records
-from fedceo.deploy.strategy import MethodStrategy
-from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
-from tests.support.grid import LocalGrid, experiment, local_grid, pem
-
-Weights = dict[str, torch.Tensor]
-
-
-def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrategy:
-    return MethodStrategy(given, dealt_public_records(given), out, timeout, Schedule(given.seed))
-
-
-def simulated(given: Experiment) -> fedceo.Run:
-    seeded = given.privacy.model_copy(update={"randomness": "seeded"})
-    return fedceo.run(given.model_copy(update={"privacy": seeded}))
-
-
-def distance(one: Weights, other: Weights) -> float:
-    return max(float((one[name] - w).abs().max()) for name, w in other.items())
-
+from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, strategy
+from tests.support.weights import distance
 
 METHODS: list[dict[str, Any]] = [
     {"name": "fedavg"},
@@ -65,7 +45,7 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     assert not any("seed" in row["assumption"] for row in result["privacy"])
 
 
-def test_poisson_cohorts_caps_and_an_optimiser_end_there_too(tmp_path: Path) -> None:
+def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp_path: Path) -> None:
     given = experiment(
         method={"name": "fedavg"},
         cohort={"sampling": "poisson"},
@@ -201,157 +181,3 @@ def test_a_number_belongs_to_the_first_node_and_its_key(tmp_path: Path) -> None:
         "node 3000": "partition-id: 17, expected 0 to 4",
     }
     assert set(json.loads((tmp_path / "run" / "nodes.json").read_text())) == set("01234")
-
-
-class Killed(BaseException):
-    """As kill -9: nothing of the program runs after it."""
-
-
-def kill_in_round(grid: LocalGrid, server: MethodStrategy, t: int) -> None:
-    """The server dies while uploads are on their way."""
-    plain = grid.pull_messages
-
-    def pull(names: Any) -> list[Message]:
-        found = plain(names)
-        if server.round == t - 1 and any(reply.metadata.message_type == "train" for reply in found):
-            raise Killed
-        return found
-
-    grid.pull_messages = pull  # type: ignore[method-assign]
-
-
-def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tmp_path: Path) -> None:
-    given = experiment(cohort={"size": 5})
-    grid, noise = local_grid(given, Schedule(given.seed)), Schedule(given.seed)
-    server = strategy(given, tmp_path / "run")
-    kill_in_round(grid, server, 3)
-    with pytest.raises(Killed):
-        server.run(grid)
-    assert len(server.ledger.entries) == 2
-    with pytest.raises(UsageError, match="another process is at work there"):
-        strategy(given, tmp_path / "run")
-    server.log.release()  # which the end of its process does
-    again = strategy(given, tmp_path / "run")
-    assert again.round == 2
-    again.run(local_grid(given, noise))
-    assert distance(again.state.weights, simulated(given).weights) < 1e-6
-    entries = RunFolder(tmp_path / "run").ledger(repeatable=False).entries
-    assert [(e.round, e.reported, e.unused, e.released) for e in entries] == [
-        (1, (0, 1, 2, 3, 4), (), True),
-        (2, (0, 1, 2, 3, 4), (), True),
-        (3, (), (0, 1, 2, 3, 4), False),
-        (3, (0, 1, 2, 3, 4), (), True),
-        (4, (0, 1, 2, 3, 4), (), True),
-    ]
-    assert set(again.ledger.participations.values()) == {5}
-    assert [record["round"] for record in RunFolder(tmp_path / "run").history()] == [1, 2, 3, 4]
-
-
-def test_what_is_spent_is_on_the_disk_before_the_method_takes_its_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = experiment()
-    server = strategy(given, tmp_path / "run")
-    found = []
-
-    def aggregate(*args: Any) -> Any:
-        found.append(len((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()))
-        return type(server.method).aggregate(server.method, *args)
-
-    monkeypatch.setattr(server.method, "aggregate", aggregate)
-    server.run(local_grid(given))
-    assert found == [1, 2, 3, 4]
-
-
-def test_after_a_restart_a_number_stays_with_its_key(tmp_path: Path) -> None:
-    given = experiment(cohort={"size": 5})
-    grid = local_grid(given)
-    server = strategy(given, tmp_path / "run")
-    kill_in_round(grid, server, 2)
-    with pytest.raises(Killed):
-        server.run(grid)
-    server.log.release()
-    grid = local_grid(given)
-    grid.nodes[1000].key = pem("a thief")
-    again = strategy(given, tmp_path / "run")
-    again.run(grid)
-    record = RunFolder(tmp_path / "run").history()[-1]
-    assert record["reports"] == 4
-    assert record["refused"] == {"node 1000": "partition-id: 0 belongs to another key"}
-
-
-def test_another_experiment_or_a_finished_run_is_refused(tmp_path: Path) -> None:
-    given = experiment(train={"rounds": 1})
-    strategy(given, tmp_path / "run").log.release()
-    with pytest.raises(UsageError, match="another experiment"):
-        strategy(experiment(train={"rounds": 2}), tmp_path / "run")
-    strategy(given, tmp_path / "run").run(local_grid(given))
-    with pytest.raises(UsageError, match="finished run"):
-        strategy(given, tmp_path / "run")
-
-
-def test_the_budget_ends_the_run_before_the_round_that_would_exceed_it(tmp_path: Path) -> None:
-    privacy = {"noise_multiplier": 4.0, "observer": "server"}
-    free = experiment(method={"name": "fedavg"}, cohort={"size": 5}, privacy=privacy)
-    rows = strategy(free, tmp_path / "free").run(local_grid(free))["privacy"]
-    spent = next(row["epsilon"] for row in rows if row["observer"] == "server")
-    given = experiment(method={"name": "fedavg"}, cohort={"size": 5}, privacy=privacy | {"max_epsilon": 0.8 * spent})
-    result = strategy(given, tmp_path / "run").run(local_grid(given))
-    assert 0 < result["rounds"] < 4
-    assert "max_epsilon" in result["ended_early"]
-    assert next(r["epsilon"] for r in result["privacy"] if r["observer"] == "server") <= 0.8 * spent
-
-
-def test_fewer_reports_than_planned_may_exceed_the_budget_and_are_then_not_released(tmp_path: Path) -> None:
-    """Two reports of five carry much less noise: known only after they came."""
-    base: dict[str, Any] = {"noise_multiplier": 4.0, "observer": "outsider"}
-    full = experiment(method={"name": "fedavg"}, cohort={"size": 5}, privacy=base)
-    rows = strategy(full, tmp_path / "full").run(local_grid(full))["privacy"]
-    planned = next(row["epsilon"] for row in rows if row["observer"] == "outsider")
-    given = experiment(method={"name": "fedavg"}, cohort={"size": 5}, privacy=base | {"max_epsilon": 1.05 * planned})
-    grid = local_grid(given)
-    server = strategy(given, tmp_path / "run")
-    for node in list(grid.nodes.values())[:3]:
-        node.tamper = lambda reply: None if server.round == 2 else reply
-    result = server.run(grid)
-    assert [entry.released for entry in server.ledger.entries] == [True, True, False]
-    assert result["ended_early"] and result["rounds"] == 3
-    assert next(r["epsilon"] for r in result["privacy"] if r["observer"] == "outsider") <= 1.05 * planned
-
-
-def test_nobody_is_there_in_the_round_after_a_smoothing_and_the_budget_is_not_touched(tmp_path: Path) -> None:
-    given = experiment(cohort={"size": 5}, privacy={"noise_multiplier": 4.0, "max_epsilon": 50.0, "min_reports": 2})
-    grid = local_grid(given)
-    server = strategy(given, tmp_path / "run")
-
-    def leave(reply: Message) -> Message:
-        if server.round == 1:
-            for node in grid.nodes.values():
-                node.connected = False
-        return reply
-
-    grid.nodes[1000 - 7 * 4].tamper = leave  # the last to be asked in round 2, which smooths
-    server.run(grid)
-    assert [len(entry.reported) for entry in server.ledger.entries] == [5, 5, 0, 0]
-    assert [entry.released for entry in server.ledger.entries] == [True, True, False, False]
-    assert set(server.ledger.participations.values()) == {2}
-
-
-def test_a_run_that_the_budget_ends_says_how_good_its_last_model_is(tmp_path: Path) -> None:
-    privacy = {"noise_multiplier": 4.0, "observer": "server"}
-    free = experiment(method={"name": "fedavg"}, cohort={"size": 5}, privacy=privacy, train={"rounds": 3})
-    rows = strategy(free, tmp_path / "free").run(local_grid(free))["privacy"]
-    spent = next(row["epsilon"] for row in rows if row["observer"] == "server")
-    given = experiment(
-        method={"name": "fedavg"},
-        cohort={"size": 5},
-        privacy=privacy | {"max_epsilon": 1.001 * spent},
-        train={"rounds": 9},
-        evaluation={"every": 9},
-    )
-    server = strategy(given, tmp_path / "run")
-    result = server.run(local_grid(given))
-    assert result["rounds"] == 3 and result["ended_early"]
-    history = RunFolder(tmp_path / "run").history()
-    assert [("test_accuracy" in record) for record in history] == [False, False, True]
-    assert result["accuracy"]["last"] == history[-1]["test_accuracy"]

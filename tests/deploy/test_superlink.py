@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import fedceo
 from fedceo.deploy.new import write_app
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
-from tests.support.grid import experiment
+from tests.support.flower_grid import experiment
 from tests.support.superlink import Link, node_key, superlink
 
 pytestmark = [
@@ -74,7 +75,7 @@ def test_four_rounds_over_tls_end_where_the_simulation_does_and_strangers_stay_o
         stranger = link.node(0, node_key(tmp_path, "stranger"), name="stranger")
         deceived = link.node(0, keys[0], authority="wrong", name="deceived")
         for name in (stranger, deceived):
-            link.wait(lambda name=name: link.processes[name].poll() is not None, f"{name} to be turned away")
+            link.wait(partial(link.has_ended, name), f"{name} to be turned away")
             assert link.processes.pop(name).returncode != 0
         assert "CERTIFICATE_VERIFY_FAILED" in link.log(deceived)
         folder = RunFolder(out)

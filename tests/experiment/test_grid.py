@@ -11,6 +11,7 @@ import pytest
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.experiment.file import load_experiment, load_grid, parse_experiment
+from fedceo.methods.fedceo import FedCEOSettings
 from fedceo.studies.cells import find_cells, find_experiments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +102,8 @@ drop = true
     found = find_experiments(file, [])
     assert list(found) == ["low/fedavg", "low/ceo", "high/ceo", "without-privacy/fedavg"]
     assert [each.train.rounds for each in found.values()] == [1, 5, 3, 1], "later exceptions go over earlier ones"
-    assert found["high/ceo"].method.strength == 9.0  # type: ignore[union-attr]
+    ceo = found["high/ceo"].method
+    assert isinstance(ceo, FedCEOSettings) and ceo.strength == 9.0
     assert found["without-privacy/fedavg"].privacy.target_epsilon is None, "none leaves no room for it"
     assert str(load_grid(file)) == "4 cells: 2 noise x 2 method - 1 + 1"
 

@@ -6,6 +6,7 @@ import pytest
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment
+from fedceo.methods.fedceo import FedCEOSettings
 from fedceo.studies.cells import find_cells
 from fedceo.studies.tune import changed
 
@@ -40,7 +41,8 @@ def both_ways(file: Path, name: str, value: object) -> Experiment:
 
 def test_another_method_has_none_of_the_fields_of_the_one_before(file: Path) -> None:
     assert both_ways(file, "method.name", "fedavg").method.name == "fedavg"
-    assert both_ways(file, "method.name", "fedceo").method.restart == "mean"  # type: ignore[union-attr]
+    ceo = both_ways(file, "method.name", "fedceo").method
+    assert isinstance(ceo, FedCEOSettings) and ceo.restart == "mean"
     names = [
         cell.experiment.method.name for cell in find_cells(file, 1, [], ['method.name=["fedavg", "fedprox"]'], file)
     ]

@@ -15,8 +15,9 @@ from fedceo.mechanisms.uploads import Contribution, Senders
 from fedceo.methods.fedceo import FedCEO
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from tests.mechanisms.test_mechanisms import K, cohort, mechanism
-from tests.mechanisms.test_mechanisms import privatised as privatised_by
+from tests.support import independent_epsilons
+from tests.support.privatising import K, cohort, mechanism
+from tests.support.privatising import privatised as privatised_by
 from tests.support.small_runs import changed
 
 TINY = {"w": torch.zeros(K, 1)}
@@ -83,7 +84,9 @@ def test_the_count_is_noised() -> None:
 def test_updates_and_counts_together_cost_what_was_planned(sigma: float, count: float) -> None:
     """D10: a client moves the noised sums of updates and of indicators by 1 and by 1/2."""
     mu = math.hypot(1 / noise_beside_count(sigma, count), 0.5 / count)
-    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(gaussian_epsilon(1 / sigma, 1e-5))
+    assert mu == pytest.approx(1 / sigma), "the privacy of one Gaussian with the noise that was planned"
+    planned = independent_epsilons.gaussian_epsilon(1 / sigma, 1e-5)
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(planned, rel=1e-6)
 
 
 def test_a_count_that_spends_everything_is_refused() -> None:

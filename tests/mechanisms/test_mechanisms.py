@@ -7,45 +7,27 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedceo.mechanisms.base import MECHANISMS, Mechanism
+from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import clip_updates, zero_nonfinite
-from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
 from fedceo.training.schedule import Schedule
-
-K, SIZE = 10, 20_000
-
-
-def mechanism(kind: str = "distributed", **changes: object) -> Mechanism:
-    settings: dict[str, object] = {
-        "clip": 2.0, "noise_multiplier": 1.5, "min_reports": K, "divisor": float(K),
-        "step": 0.5, "schedule": Schedule(0),
-    }  # fmt: skip
-    made: Mechanism = MECHANISMS[kind](**(settings | changes))
-    return made
-
-
-def privatised(made: Mechanism, starts: dict[str, Tensor], trained: dict[str, Tensor], round_: int = 1) -> Uploads:
-    origin = {name: w[0] for name, w in starts.items()}
-    return made.privatise(Contribution(starts, trained), Senders(round_, tuple(range(K)), torch.ones(K)), origin)
-
-
-def cohort(scale: float = 1.0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    torch.manual_seed(0)
-    starts = {"a": torch.randn(K, SIZE // 2), "b": torch.randn(K, 5, SIZE // 10)}
-    return starts, {name: w + scale * torch.randn_like(w) for name, w in starts.items()}
+from tests.support.privatising import SIZE, K, cohort, mechanism, privatised
 
 
 def flat(weights: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([w.flatten(1) for w in weights.values()], 1).double()
 
 
+def clipped_by_hand(starts: Mapping[str, Tensor], trained: Mapping[str, Tensor], clip: float) -> Tensor:
+    """The updates as rows, each scaled down to the clip."""
+    updates = flat({name: trained[name] - starts[name] for name in starts})
+    return updates * (clip / updates.norm(dim=1, keepdim=True)).clamp_max(1.0)
+
+
 def residuals(made: Mechanism, round_: int, scale: float = 1.0) -> Tensor:
     """(upload - start) / step - clip(update): what must be pure noise, (K, SIZE)."""
     starts, trained = cohort(scale)
     uploads = privatised(made, starts, trained, round_)
-    updates = flat({name: trained[name] - starts[name] for name in starts})
-    clipped = updates * (made.clip / updates.norm(dim=1, keepdim=True)).clamp_max(1.0)
-    return (flat(uploads.weights) - flat(starts)) / made.step - clipped
+    return (flat(uploads.weights) - flat(starts)) / made.step - clipped_by_hand(starts, trained, made.clip)
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e4])
@@ -67,8 +49,8 @@ def test_central_noise_is_added_once_to_the_sum() -> None:
     starts, trained = cohort()
     start = {name: w[0] for name, w in starts.items()}
     mean = privatised(made, starts, trained)
-    updates = {name: trained[name] - start[name] for name in start}
-    total = sum(flat(clip_updates(updates, 2.0)))
+    from_one_start = {name: w[:1].expand_as(w) for name, w in starts.items()}
+    total = clipped_by_hand(from_one_start, trained, 2.0).sum(0)
     noise = (flat({n: w[None] for n, w in mean.weights.items()}) - flat({n: w[None] for n, w in start.items()}))[0]
     noise = noise * 7.0 / 0.5 - total
     assert 1e-7 < stats.chi2.cdf(float(noise.square().sum()) / 3.0**2, SIZE) < 1 - 1e-7

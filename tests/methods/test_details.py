@@ -90,7 +90,7 @@ def test_clients_weigh_as_many_records_as_they_have() -> None:
 
 
 def test_adam_knows_how_many_updates_it_has_seen() -> None:
-    """Of equal updates the corrected moments are the update itself in every round, so that every move is one."""
+    """With equal updates the corrected moments are the update itself in every round, so that every move is one."""
     server, state = Server("adam", 1.0), State({"w": torch.zeros(3, dtype=torch.float64)})
     for t in range(1, 6):
         weights, moments = server.apply(state.weights, {"w": state.weights["w"] + 0.25}, state.server)
@@ -111,7 +111,7 @@ def test_an_optimiser_of_the_server_keeps_the_shared_step_of_ppsgd() -> None:
     assert moves == pytest.approx([0.5, 0.05, 0.005, 0.0], rel=0.02, abs=1e-7)
 
 
-def test_who_smooths_stays_when_the_clip_moves() -> None:
+def test_a_smoother_elsewhere_stays_when_the_clip_moves() -> None:
     simulation = prepare(changed(privacy={"clipping": "adaptive"}))
     trainer = simulation.trainer
     asked: list[int] = []
@@ -157,7 +157,7 @@ def test_a_schedule_of_local_steps_is_refused_where_there_are_none(method: dict[
     assert parse_experiment(changed(train={"schedule": "cosine"}) | {"method": {"name": "ppsgd"}})
 
 
-def test_places_in_a_cohort_have_no_accuracy_of_their_clients_in_the_end() -> None:
+def test_positions_in_a_cohort_have_no_accuracy_of_their_clients_in_the_end() -> None:
     table = changed(train={"rounds": 4}, data={"local_test": 0.2}, evaluation={"every": 1})
     table |= {"method": {"name": "fedceo", "interval": 4, "restart": "slot"}}
     run = fedceo.run(table)

@@ -25,20 +25,15 @@ from fedceo.simulation.preparing import prepare, prepare_again
 from fedceo.simulation.spending import privacy_plan
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
-from tests.support.guests import METHODS
-from tests.support.small import module_here
-from tests.support.small_runs import KilledError, changed, kill, same_weights
+from tests.support.small_runs import KilledError, kill, same_weights
+from tests.support.user_methods import METHODS, table_of
+from tests.support.user_modules import module_here
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same second is taken for the one before
     return module_here("mine", METHODS, tmp_path, monkeypatch)
-
-
-def table_of(name: str, mechanism: str = "distributed", **fields: Any) -> dict[str, Any]:
-    table = changed(privacy={"mechanism": mechanism}, train={"rounds": 4}, checkpoint={"every": 1})
-    return table | {"method": {"name": name} | fields}
 
 
 @pytest.mark.parametrize("mechanism", ["distributed", "central", "record"])
@@ -60,7 +55,7 @@ def test_a_method_written_anew_does_what_the_librarys_does(mine: str, mechanism:
     assert fedceo.run(table_of(f"{mine}:Momentum", beta=0.5)).history[-1]["own"]["beta"] == 0.5
 
 
-def test_only_the_servers_row_stands_for_who_sees_single_uploads(mine: str) -> None:
+def test_a_method_that_sees_single_uploads_gets_only_the_servers_row(mine: str) -> None:
     def epsilons(name: str) -> dict[str, float | None]:
         return {row["observer"]: row["epsilon"] for row in fedceo.run(table_of(name)).result["privacy"]}
 
@@ -138,7 +133,7 @@ def test_reading_an_experiment_runs_nobodys_code() -> None:
     assert experiment.method.model_dump() == {"name": "nowhere:Method", "trim": 0.1, "layers": ["a"]}
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "Momentum": ("method.bta: unknown field, did you mean beta?", {"bta": 0.1}),
     "Momentum ": ("method.beta: Input should be a valid number", {"beta": "much"}),
     "Momentum  ": ("method: beta is NoneType, expected a value that TOML has", {"beta": None}),
@@ -219,7 +214,7 @@ def test_it_learns_nothing_of_clients_whose_updates_overflow(mine: str) -> None:
     assert not same_weights(start, run), "no round was skipped"
 
 
-def test_what_is_kept_where(mine: str) -> None:
+def test_memory_is_kept_in_its_order_and_an_object_keeps_nothing(mine: str) -> None:
     """Memory comes in one order, resumed or not; an object keeps nothing; a trial has updates to divide by."""
     names = [record["own"]["names"] for record in fedceo.run(table_of(f"{mine}:Fifo")).history]
     with pytest.raises(KilledError):
@@ -283,13 +278,3 @@ def test_where_such_a_method_goes(mine: str) -> None:
         check_supported(system)
     report = audit(prepare(parse_experiment(table_of(f"{mine}:Momentum"))), rounds=6)
     assert not report.refuted
-
-
-def test_the_method_of_the_documentation_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-    lines = page[page.index("    # mine.py") : page.index("An experiment file names it")].splitlines()
-    mine = module_here("mine", "\n".join(line[4:] for line in lines), tmp_path, monkeypatch)
-    run = fedceo.run(table_of(f"{mine}:TrimmedMean", trim=2))
-    assert run.finished and run.result["own_method"]
-    with pytest.raises(UsageError, match="aggregate gives NaN or Inf"):
-        fedceo.run(table_of(f"{mine}:TrimmedMean", trim=3))

@@ -1,103 +1,31 @@
-"""Every method against a hand-written round in plain torch, against its parent, and against chance.
+"""Every method against a hand-written round in plain torch, against its parent, and against chance."""
 
-Clients train with one full batch a step (batch_size above all sizes), so that a round can be written in a few lines.
-"""
-
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.func import functional_call
 
 import fedceo
 from fedceo.methods.blur_lus import largest
 from fedceo.methods.dp_fed_ls import laplacian_smooth
 from fedceo.methods.jain import User, alternate, fit_user, noised_sum
-from tests.support.small import SIZES, SmallConv, federation
-
-Model = dict[str, Tensor]
-CLIP, RATE, EPOCHS = 0.3, 0.2, 3
-HEAD = ("fc.weight", "fc.bias")
-
-
-def table(method: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
-    base: dict[str, dict[str, Any]] = {
-        "data": {"name": "digits"},
-        "cohort": {"size": len(SIZES)},
-        "train": {
-            "rounds": 1, "local_epochs": EPOCHS, "batch_size": 100, "learning_rate": RATE, "precision": "float64",
-            "server_learning_rate": 0.7,
-        },
-        "privacy": {"mechanism": "distributed", "clip": CLIP, "noise_multiplier": 0.0},
-        "method": method,
-    }  # fmt: skip
-    return {name: base.get(name, {}) | sections.get(name, {}) for name in base | sections}
-
-
-def run(method: dict[str, Any], engine: str = "loop", **sections: dict[str, Any]) -> fedceo.Run:
-    data = federation()
-    data = type(data)(**{**data.__dict__, "x": data.x.double(), "test_x": data.test_x.double()})
-    sections["train"] = {"engine": engine} | sections.get("train", {})
-    return fedceo.run(table(method, **sections), data=data, model=model())
-
-
-def model() -> SmallConv:
-    torch.manual_seed(5)
-    return SmallConv()
-
-
-def start() -> Model:
-    return {name: p.detach().double() for name, p in model().named_parameters()}
-
-
-def gradient(weights: Mapping[str, Tensor], client: int) -> Model:
-    data, module = federation(), model().double()
-    leaves = {name: w.detach().clone().requires_grad_() for name, w in weights.items()}
-    places = data.train[client]
-    loss = F.cross_entropy(
-        functional_call(module, leaves, (data.inputs(data.x[places].double(), torch.float64),)), data.y[places]
-    )
-    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-
-
-def norm(update: Mapping[str, Tensor]) -> Tensor:
-    return torch.sqrt(sum((u**2).sum() for u in update.values()))  # type: ignore[arg-type]
-
-
-def clipped(update: Model, clip: float = CLIP) -> Model:
-    factor = min(1.0, clip / float(norm(update)))
-    return {name: factor * u for name, u in update.items()}
-
-
-def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Model:
-    return {name: a[name] - b[name] for name in a}
-
-
-def descend(
-    weights: Model, client: int, steps: int = EPOCHS, rate: float = RATE, names: tuple[str, ...] | None = None,
-    extra: Callable[[Model], Model] = lambda w: {name: torch.zeros_like(v) for name, v in w.items()},
-) -> Model:  # fmt: skip
-    for _ in range(steps):
-        g, more = gradient(weights, client), extra(weights)
-        weights = {
-            name: w - rate * (g[name] + more[name]) if names is None or name in names else w
-            for name, w in weights.items()
-        }
-    return weights
-
-
-def server(updates: list[Model], step: float = 0.7) -> Model:
-    """w + step * mean of the updates, for the parameters that were sent."""
-    mean = {name: torch.stack([u[name] for u in updates]).mean(0) for name in updates[0]}
-    return {name: w + step * mean.get(name, torch.zeros_like(w)) for name, w in start().items()}
-
-
-def close(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
-    return all(torch.allclose(found[name], w, rtol=1e-9, atol=1e-11) for name, w in wanted.items())
-
+from tests.support.plain_rounds import (
+    CLIP,
+    EPOCHS,
+    HEAD,
+    RATE,
+    Model,
+    clipped,
+    close,
+    descend,
+    difference,
+    gradient,
+    norm,
+    run,
+    server,
+    start,
+)
+from tests.support.small_federation import SIZES
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "batched"])
 
@@ -289,7 +217,7 @@ def test_dp_fed_ls_smooths_the_mean() -> None:
     ids=lambda value: value["name"] if isinstance(value, dict) else None,
 )
 def test_equals_its_parent(engine: str, mechanism: str, method: dict[str, Any], parent: dict[str, Any]) -> None:
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         "privacy": {"mechanism": mechanism, "noise_multiplier": 0.4, "clip": 0.5},
         "train": {"rounds": 3, "batch_size": 4, "momentum": 0.5},
         "cohort": {"size": 3},

@@ -13,8 +13,9 @@ from fedceo.methods.base import State
 from fedceo.methods.centaur import power_step
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
-from tests.methods.test_oracles import close, run, table
-from tests.support.small import SIZES, federation
+from fedceo.tensors.weights import Weights
+from tests.support.plain_rounds import close, run, table
+from tests.support.small_federation import SIZES, federation
 
 
 def flat_records(client: int) -> tuple[Tensor, Tensor]:
@@ -35,7 +36,7 @@ def test_power_rounds_find_the_directions_in_which_class_means_differ(mechanism:
     data = federation()
     data = type(data)(**{**data.__dict__, "x": data.x.double(), "test_x": data.test_x.double()})
     method = {"name": "centaur", "initialisation": "power", "power_rounds": 25}
-    sections = {"train": {"rounds": 25}, "privacy": {"mechanism": mechanism, "clip": 1e6}}
+    sections: dict[str, dict[str, Any]] = {"train": {"rounds": 25}, "privacy": {"mechanism": mechanism, "clip": 1e6}}
     torch.manual_seed(0)
     module = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(16, 5, bias=False), torch.nn.ReLU(), torch.nn.Linear(5, 3)
@@ -89,7 +90,7 @@ def simulation(mechanism: str, **sections: dict[str, Any]) -> Simulation:
     return prepare(experiment, federation(), first_linear())
 
 
-def after(reported: tuple[int, ...], capped: tuple[int, ...]) -> dict[str, Tensor]:
+def after(reported: tuple[int, ...], capped: tuple[int, ...]) -> Weights:
     begun = simulation("central")
     begun.step(replace(begun.draw(), reported=reported, capped=capped))
     return begun.state.weights

@@ -1,4 +1,4 @@
-"""What the accountant is told of a method's local steps under record privacy."""
+"""The local steps under record privacy that a method reports to the accountant."""
 
 from typing import Any
 

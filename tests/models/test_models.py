@@ -11,7 +11,8 @@ from fedceo.data import Source
 from fedceo.data.sets import sent140
 from fedceo.errors import UsageError
 from fedceo.models import MODELS, build_model, check_model, parameters_of
-from fedceo.models.lstm import Layer
+from fedceo.models.lstm import LSTM, Layer
+from fedceo.models.mlp import MLP
 from fedceo.training.schedule import Schedule
 
 
@@ -43,6 +44,7 @@ def test_models_take_their_data_and_repeat(name: str, shape: tuple[int, ...]) ->
 
 def test_dropout_comes_before_the_relu() -> None:
     model = build_model("mlp", (6,), 3, 0)
+    assert isinstance(model, MLP)
     x, mask = torch.randn(5, 6), 2.0 * (torch.rand(5, 64) < 0.5)
     expected = model.hidden((model.input(x) * mask).relu())
     assert torch.equal(model(x, mask), expected)
@@ -92,7 +94,7 @@ def learnable(name: str, records: int) -> Source:
 
 
 def settings(name: str, clients: int, **sections: Any) -> dict[str, Any]:
-    table = {
+    table: dict[str, dict[str, Any]] = {
         "data": {"name": "digits", "clients": clients, "validation": 0.0},
         "model": {"name": name},
         "cohort": {"size": clients},
@@ -122,7 +124,7 @@ def test_gradients_of_single_records_can_be_clipped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name, rounds, rate", [("lstm", 6, 2.0), ("logistic", 2, 0.1), ("small-cnn", 3, 0.1)])
-def test_they_learn(name: str, rounds: int, rate: float) -> None:
+def test_models_learn(name: str, rounds: int, rate: float) -> None:
     table = settings(name, 2, train={"rounds": rounds, "local_epochs": 4, "batch_size": 8, "learning_rate": rate})
     result = fedceo.run(table, data=learnable(name, 40)).result
     assert result["accuracy"]["last"] >= 0.9
@@ -159,6 +161,7 @@ def test_the_lstm_reads_the_last_real_token() -> None:
 
 def test_the_table_of_the_lstm_is_no_parameter_and_always_the_same() -> None:
     first, second = (build_model("lstm", (25,), 2, seed) for seed in (0, 1))
+    assert isinstance(first, LSTM) and isinstance(second, LSTM)
     assert torch.equal(first.table, second.table) and not first.table[0].any()
     assert "table" not in parameters_of(first) and "table" not in first.state_dict()
     assert first.table.shape == (sent140.BUCKETS + 1, 100) and sent140.PADDING == 0

@@ -30,7 +30,8 @@ def section(title: str) -> str:
 
 def write_blocks(tree: Path, title: str) -> tuple[list[Path], list[Path]]:
     """Writes every block of a section to the path in its first line; source files and experiment files."""
-    source, experiments = [], []
+    source: list[Path] = []
+    experiments: list[Path] = []
     for kind, text in BLOCK.findall(section(title)):
         path = tree / text.split("\n", 1)[0].removeprefix("#").strip()
         assert not path.exists(), "a new file, not a change of one that is there"

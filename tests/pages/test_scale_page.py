@@ -1,21 +1,15 @@
 """The numbers in docs/scale.md are those that the benchmarks have written."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-PAGES = Path(__file__).resolve().parents[2] / "tools" / "pages"
+from tests.support.page_programs import load_program
 
 
 @pytest.fixture
 def scale_page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scale_page", PAGES / "scale_page.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("scale_page")
 
 
 def test_the_page_says_what_was_measured(scale_page: ModuleType) -> None:

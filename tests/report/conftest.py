@@ -1,21 +1,11 @@
 """Run folders that the tests of figures and pages share."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedceo
-
-TABLE: dict[str, Any] = {
-    "data": {"name": "digits", "clients": 30},
-    "cohort": {"size": 6},
-    "train": {"rounds": 8, "local_epochs": 1, "batch_size": 16},
-    "privacy": {"mechanism": "distributed", "noise_multiplier": 0.5},
-    "method": {"name": "fedceo", "interval": 4, "strength": 5.0},
-    "evaluation": {"every": 2},
-    "record": {"every": 4},
-}
+from tests.support.recorded_runs import TABLE
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def page_file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens(browser: Any, page_file: Path, size: dict[str, int], scheme: str, tmp_path: Path) -> None:
+def test_the_page_opens(browser: Any, page_file: Path, size: dict[str, int], scheme: str, tmp_path: Path) -> None:
     page = browser.new_page(viewport=size, color_scheme=scheme)
     requests: list[str] = []
     complaints: list[str] = []

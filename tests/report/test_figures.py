@@ -153,8 +153,8 @@ def test_the_same_data_give_the_same_svg() -> None:
     assert figures.singular_values(found).svg() == figures.singular_values(found).svg()
 
 
-def test_who_has_what() -> None:
-    from tests.support.small import SIZES, federation
+def test_the_picture_of_a_partition() -> None:
+    from tests.support.small_federation import SIZES, federation
 
     drawing = figures.partition(federation())
     assert drawing.data["counts"].sum(1).tolist() == list(SIZES) and "4 clients hold 5 to 21 records" in drawing.caption
@@ -165,7 +165,7 @@ def test_the_grid_of_an_attack() -> None:
     from fedceo.attacks import Attack, run_study
     from fedceo.experiment.file import parse_experiment
     from fedceo.simulation.preparing import prepare
-    from tests.report.conftest import TABLE
+    from tests.support.recorded_runs import TABLE
 
     simulation = prepare(parse_experiment(TABLE | {"model": {"name": "dlg-lenet"}}))
     study = run_study(simulation, Attack("dlg", iterations=1, restarts=1), "T1", [3, 4], control=False)

@@ -11,7 +11,7 @@ import pytest
 import fedceo
 from fedceo.cli.app import main
 from fedceo.errors import UsageError
-from tests.report.conftest import TABLE
+from tests.support.recorded_runs import TABLE
 
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")

@@ -9,7 +9,7 @@ import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder, read_recording
 from fedceo.tensors import fold, truncated_tsvd
-from tests.report.conftest import TABLE
+from tests.support.recorded_runs import TABLE
 
 
 def test_a_recording_is_the_round(runs: Path) -> None:

@@ -22,7 +22,7 @@ from fedceo.scale.worker import WorkerSetup
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import truncated_tsvd
-from tests.support.small import federation
+from tests.support.small_federation import federation
 
 pytestmark = [
     pytest.mark.slow,  # Ray takes seconds to start, and each worker takes seconds to import torch
@@ -198,14 +198,19 @@ def test_an_error_in_a_worker_arrives_as_itself() -> None:
         fedceo.run(table, data=federation(), model=Raising(), workers=Workers(1))
 
 
-def test_frequencies_spread_over_workers() -> None:
+def test_frequencies_spread_over_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real and complex, wide and tall, an odd and an even number of them; small ones stay here."""
     simulation = simulated()
     torch.manual_seed(0)
     with on_workers(Workers(2), simulation.context, simulation.engine) as remote:
         done: list[str] = []
         run = remote.pool.run
-        remote.pool.run = lambda method, tasks: done.append(method) or run(method, tasks)  # type: ignore[method-assign,func-returns-value]
+
+        def noted(method: str, tasks: Any) -> Any:
+            done.append(method)
+            return run(method, tasks)
+
+        monkeypatch.setattr(remote.pool, "run", noted)
         tensors = [torch.randn(shape) for shape in ((130, 70, 9), (64, 300, 8), (10, 70, 9))]
         found = remote.smooth(tensors, [30.0, 30.0, 8.0])
         for w, threshold, smoothed in zip(tensors, (30.0, 30.0, 8.0), found, strict=True):

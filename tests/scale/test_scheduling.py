@@ -14,7 +14,7 @@ from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 
 
 @given(st.integers(1, 3000), st.integers(1, 200))
@@ -38,7 +38,8 @@ def test_a_small_cohort_has_a_task_a_worker_and_a_large_one_has_turns() -> None:
 def test_every_task_is_brought_back_once_whoever_dies(tasks: int, workers: int, data: st.DataObject) -> None:
     """Workers that die at random are replaced by new ones; a model of the queue in two sets."""
     queue: TaskQueue[int] = TaskQueue(tasks)
-    idle, held, next_worker = list(range(workers)), {}, workers
+    idle, next_worker = list(range(workers)), workers
+    held: dict[int, int] = {}
     done: list[int] = []
     tries = [0] * tasks
     while not queue.is_done:

@@ -9,7 +9,7 @@ import pytest
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.clock import PARTS, Clock
-from tests.report.conftest import TABLE
+from tests.support.recorded_runs import TABLE
 
 
 def test_parts_add_up_even_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from fedceo.models import parameters_of
 from fedceo.simulation.evaluation import Evaluator
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 
 
 def measured(*local_test: list[int]) -> tuple[Evaluator, dict[str, torch.Tensor]]:

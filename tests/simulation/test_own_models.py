@@ -14,8 +14,8 @@ from fedceo.methods.fedavg import FedAvg
 from fedceo.models.plugins import fingerprint
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
-from tests.support.small import module_here
 from tests.support.small_runs import KilledError, changed, kill
+from tests.support.user_modules import module_here
 
 
 class Recurrent(nn.Module):

@@ -1,4 +1,4 @@
-"""What is promised before a run is kept by its rows after it, and no row says less than the truth."""
+"""Promises made before a run are kept by its rows after it, and no row says less than the truth."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from fedceo.data import build_federation, from_arrays
 from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import client_sizes, solve_noise
-from tests.support.independent import sampled_gaussian_bounds
+from tests.support.independent_epsilons import sampled_gaussian_bounds
 from tests.support.small_runs import changed
 
 
@@ -74,6 +74,8 @@ def test_noise_is_solved_for_the_worst_client_at_once() -> None:
         both = calibrate(target, "server", base, five)
         each = [calibrate(target, "server", replace(base, record_steps=(kind,)), five) for kind in kinds]
         assert both == pytest.approx(max(each), rel=3e-4)
+        bounds = [sampled_gaussian_bounds(both, kind.rate, 5 * kind.steps, 1e-5) for kind in kinds]
+        assert max(lower for lower, _ in bounds) <= target <= 1.005 * max(upper for _, upper in bounds)
 
 
 def test_a_record_that_is_gone_is_not_accounted_for() -> None:

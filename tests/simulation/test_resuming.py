@@ -15,7 +15,7 @@ import torch
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 from tests.support.small_runs import TABLE, KilledError, changed, kill, same_weights
 
 

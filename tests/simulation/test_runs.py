@@ -17,7 +17,7 @@ from fedceo.accounting.plan import Realised
 from fedceo.accounting.rows import answer
 from fedceo.errors import UsageError
 from fedceo.simulation.spending import privacy_plan
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 from tests.support.small_runs import TABLE, changed, same_weights
 
 

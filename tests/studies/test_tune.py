@@ -9,6 +9,7 @@ import tomli_w
 from fedceo.errors import UsageError
 from fedceo.experiment.file import load_experiment, parse_experiment
 from fedceo.experiment.method_table import known_methods
+from fedceo.methods.fedprox import FedProxSettings
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import load
@@ -31,7 +32,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     tuned = tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: seen.append((score, chosen)))
     assert len(seen) == 4
     own = parse_experiment(TABLE)
-    assert seen[0][1] == {"train.learning_rate": own.train.learning_rate, "method.mu": own.method.mu}  # type: ignore[union-attr]
+    assert isinstance(own.method, FedProxSettings)
+    assert seen[0][1] == {"train.learning_rate": own.train.learning_rate, "method.mu": own.method.mu}
     best = max(seen, key=lambda each: each[0])[1]
     assert tuned.train.learning_rate == best["train.learning_rate"]
     assert load_experiment(tmp_path / "tuned.toml") == tuned and "best of 4 trials on validation" in str(tuned.note)

@@ -18,14 +18,16 @@ TABLE: dict[str, Any] = {
 
 
 def changed(**sections: dict[str, Any]) -> dict[str, Any]:
+    """The experiment above with fields of some sections changed."""
     return TABLE | {name: TABLE.get(name, {}) | fields for name, fields in sections.items()}
 
 
 class KilledError(Exception):
-    pass
+    """The run was ended from outside."""
 
 
 def kill(record: dict[str, Any]) -> None:
+    """An `on_round` that ends the run without warning."""
     raise KilledError
 
 

@@ -149,6 +149,9 @@ class Link:
             assert time.monotonic() < end, f"waited in vain for {what}: {self.log('superlink')[-3000:]}"
             time.sleep(0.2)
 
+    def has_ended(self, name: str) -> bool:
+        return self.processes[name].poll() is not None
+
     def kill(self, name: str) -> None:
         """As a power cut: the process and all that it started."""
         process = self.processes.pop(name)

@@ -1,7 +1,11 @@
 """Every wrong input is refused by an error that names what was wrong."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from fedceo.tensors import nuclear_norm, spectrum, t_product, t_transpose, truncated_tsvd, tsvd
 
@@ -9,7 +13,7 @@ GOOD = torch.ones(3, 4, 5)
 FUNCTIONS = (t_transpose, tsvd, spectrum, nuclear_norm, lambda w: truncated_tsvd(w, 1.0), lambda w: t_product(w, w))
 
 
-def with_entry(value: float) -> torch.Tensor:
+def with_entry(value: float) -> Tensor:
     w = GOOD.clone()
     w[1, 2, 3] = value
     return w
@@ -32,7 +36,7 @@ def with_entry(value: float) -> torch.Tensor:
         ([[[1.0]]], TypeError, "torch.Tensor, got list"),
     ],
 )
-def test_tensors(function, w, error, words) -> None:  # type: ignore[no-untyped-def]
+def test_bad_tensors(function: Callable[[Any], object], w: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         function(w)
 
@@ -50,7 +54,7 @@ def test_tensors(function, w, error, words) -> None:  # type: ignore[no-untyped-
         ([1.0, -2.0, 3.0, 3.0, -2.0], ValueError, "negative"),
     ],
 )
-def test_thresholds(threshold, error, words) -> None:  # type: ignore[no-untyped-def]
+def test_bad_thresholds(threshold: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         truncated_tsvd(GOOD, threshold)
 
@@ -63,6 +67,6 @@ def test_thresholds(threshold, error, words) -> None:  # type: ignore[no-untyped
         (torch.ones(3, 4, 5), torch.ones(4, 3, 5, dtype=torch.float64), TypeError, "same dtype"),
     ],
 )
-def test_pairs(a, b, error, words) -> None:  # type: ignore[no-untyped-def]
+def test_pairs_that_do_not_fit(a: Tensor, b: Tensor, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         t_product(a, b)

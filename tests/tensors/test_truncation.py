@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.tensors import nuclear_norm, shrinkage, spectrum, truncated_tsvd, truncated_tsvds, truncation
-from tests.support import naive
-from tests.support.strategies import KINDS, dtypes, make, seeds, tensors
+from tests.support import naive_tsvd
+from tests.support.drawn_tensors import KINDS, dtypes, make, seeds, tensors
 
 PROMISED = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -21,7 +21,7 @@ fractions = st.sampled_from([0.0, 1e-12, 1e-8, 1e-4, 1e-3, 0.03, 0.3, 0.6, 0.999
 
 
 def threshold_at(w: Tensor, fraction: float) -> float:
-    return fraction * float(naive.spectrum(w).max())
+    return fraction * float(naive_tsvd.spectrum(w).max())
 
 
 def assert_accurate(w: Tensor, threshold: float | Tensor) -> None:
@@ -30,7 +30,7 @@ def assert_accurate(w: Tensor, threshold: float | Tensor) -> None:
     if not w.any():
         assert not out.any()
         return
-    assert naive.error(out, naive.truncated_tsvd(w, threshold), w) <= PROMISED[w.dtype]
+    assert naive_tsvd.error(out, naive_tsvd.truncated_tsvd(w, threshold), w) <= PROMISED[w.dtype]
 
 
 @pytest.fixture(params=["by eigh", "by products"])
@@ -89,7 +89,7 @@ def assert_accurate_together(device: str, fraction: float) -> None:
         for w, threshold, out in zip(layers, thresholds, found, strict=True):
             assert out.dtype == dtype and out.device.type == device
             if w.any():
-                assert naive.error(out.cpu(), naive.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]
+                assert naive_tsvd.error(out.cpu(), naive_tsvd.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]
             else:
                 assert not out.any()
 
@@ -170,8 +170,8 @@ def test_the_output_minimises_the_objective(w: Tensor, fraction: float) -> None:
     """
     threshold = threshold_at(w, fraction)
     x = truncated_tsvd(w, threshold)
-    size = 1 + float(naive.spectrum(w).max())
-    assert float(naive.spectrum(w - x).max()) <= threshold + 1e-11 * size
+    size = 1 + float(naive_tsvd.spectrum(w).max())
+    assert float(naive_tsvd.spectrum(w - x).max()) <= threshold + 1e-11 * size
     inner = float(((w - x) * x).sum())
     assert inner == pytest.approx(threshold * float(nuclear_norm(x)), abs=1e-10 * size**2 * w.numel())
 
@@ -179,7 +179,7 @@ def test_the_output_minimises_the_objective(w: Tensor, fraction: float) -> None:
 @given(tensors(kinds=("signal and noise",), dtype=torch.float64), fractions)
 def test_the_mean_over_clients_is_the_thresholded_mean(w: Tensor, fraction: float) -> None:
     threshold = threshold_at(w, fraction)
-    expected = naive.soft_threshold(w.mean(2).numpy(), threshold / w.shape[2])
+    expected = naive_tsvd.soft_threshold(w.mean(2).numpy(), threshold / w.shape[2])
     assert torch.allclose(truncated_tsvd(w, threshold).mean(2), torch.from_numpy(expected), atol=1e-11)
 
 
@@ -187,9 +187,9 @@ def test_the_mean_over_clients_is_the_thresholded_mean(w: Tensor, fraction: floa
 def test_proposition_3_2(w: Tensor) -> None:
     """Above every singular value but the mean's, all clients get the thresholded mean."""
     k = w.shape[2]
-    threshold = 1.001 * float(naive.spectrum(w)[1:].max()) if k > 1 else 0.1
+    threshold = 1.001 * float(naive_tsvd.spectrum(w)[1:].max()) if k > 1 else 0.1
     x = truncated_tsvd(w, threshold)
-    expected = torch.from_numpy(naive.soft_threshold(w.mean(2).numpy(), threshold / k))
+    expected = torch.from_numpy(naive_tsvd.soft_threshold(w.mean(2).numpy(), threshold / k))
     for client in range(k):
         assert torch.allclose(x[:, :, client], expected, atol=1e-11)
 
@@ -210,7 +210,7 @@ def test_scale_does_not_matter(w: Tensor, exponent: int) -> None:
     factor = 2.0**exponent
     threshold = 0.5 * threshold_at(w, 1.0)
     scaled = truncated_tsvd(w * factor, threshold * factor) / factor
-    assert naive.error(scaled, naive.truncated_tsvd(w, threshold), w) <= PROMISED[w.dtype]
+    assert naive_tsvd.error(scaled, naive_tsvd.truncated_tsvd(w, threshold), w) <= PROMISED[w.dtype]
 
 
 @given(dtypes)
@@ -265,4 +265,4 @@ def test_a_gpu_gives_the_same(kind: str, shape: tuple[int, int, int]) -> None:
             out = truncated_tsvd(w.cuda(), threshold)
             assert out.is_cuda
             if w.any():
-                assert naive.error(out.cpu(), naive.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]
+                assert naive_tsvd.error(out.cpu(), naive_tsvd.truncated_tsvd(w, threshold), w) <= PROMISED[dtype]

@@ -13,7 +13,7 @@ from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.simulation.preparing import prepare
 from fedceo.terminal import monitor as live
 from fedceo.terminal.monitor import Meter
-from tests.report.conftest import TABLE
+from tests.support.recorded_runs import TABLE
 
 
 class Time:

@@ -15,7 +15,7 @@ from fedceo.report.verdicts import audit_in_words, views_tested
 from fedceo.studies.table import COLUMNS
 from fedceo.terminal import inventory, results, studies, tables
 from fedceo.terminal.tables import Column, show_table
-from tests.cli.test_app import FILE
+from tests.support.experiment_text import FILE
 
 Draw = Callable[[int, Callable[[], None]], str]
 ACCURACY = {
@@ -141,7 +141,7 @@ def test_nothing_is_cut_off(draw: Draw, name: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [24, 40, 60])
 @pytest.mark.parametrize("name", SHOWN)
-def test_nor_in_the_narrowest_terminals(draw: Draw, name: str, width: int) -> None:
+def test_nothing_is_cut_off_in_the_narrowest_terminals(draw: Draw, name: str, width: int) -> None:
     out = draw(width, SHOWN[name][0])
     assert "…" not in out and max(map(len, out.splitlines())) <= width
 

@@ -19,7 +19,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import federation
+from tests.support.small_federation import federation
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
 
@@ -88,7 +88,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def exact_loop(
     here: TrainingContext, begin: Weights, clients: list[int], work: Work
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """What the loop gives in float64, on the same batches, masks and noise."""
+    """The loop's weights in float64, on the same batches, masks and noise."""
     twin = replace(here, model=deepcopy(here.model).double(), dtype=torch.float64)
     trained = LoopTrainer(twin).train(begin, clients, 1, work)
     return {name: w.float() for name, w in trained.weights.items()}, trained.losses.float()

@@ -1,7 +1,8 @@
 """Loop and batch give the same answer on the same Schedule; the loop is plain SGD; the rule that chooses."""
 
 import threading
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 
 def context(model: nn.Module, dtype: torch.dtype = torch.float32) -> TrainingContext:
@@ -37,7 +38,7 @@ class Normed(nn.Module):
 
 
 class Branching(nn.Module):
-    """What it does depends on what it sees."""
+    """A model whose layers depend on its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,14 +114,21 @@ def test_loop_and_batch_agree_on_lenet(record: RecordPrivacy | None) -> None:
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
 @pytest.mark.parametrize("which", ["mlp", "conv", "generic"])
-def test_a_cohort_too_large_for_memory_trains_in_parts(which: str, record: RecordPrivacy | None) -> None:
+def test_a_cohort_too_large_for_memory_trains_in_parts(
+    which: str, record: RecordPrivacy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = models()[which]
     begin, work = starts(model, 4), Work(2, 4, 0.1, record=record)
     whole = BatchedTrainer(context(model)).train(begin, [0, 1, 2, 3], 1, work)
     small = BatchedTrainer(context(model), most_bytes=1)
     sizes: list[int] = []
     train = small._train
-    small._train = lambda *given: sizes.append(len(given[1])) or train(*given)  # type: ignore[method-assign,func-returns-value]
+
+    def counted(begin: Any, clients: Sequence[int], *rest: Any) -> Any:
+        sizes.append(len(clients))
+        return train(begin, clients, *rest)
+
+    monkeypatch.setattr(small, "_train", counted)
     parts = small.train(begin, [0, 1, 2, 3], 1, work)
     assert sizes == [1, 1, 1, 1]
     assert difference(whole.weights, parts.weights) < 1e-6

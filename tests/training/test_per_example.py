@@ -15,7 +15,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.per_example import clipped_sum, draw_noise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small import SmallConv, federation
+from tests.support.small_federation import SmallConv, federation
 
 
 @pytest.mark.parametrize("clip", [0.05, 1.0, 100.0])

@@ -18,7 +18,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.terms import Term
 from fedceo.training.work import BARE_FIELDS, PLAIN_FIELDS, RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 PLAIN = Work(2, 4, 0.1)
 OTHERWISE: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:
 
 @dataclass(frozen=True)
 class NewWork(Work):
-    """What a developer writes into Work for a new term: one field."""
+    """The one field that a developer adds to Work for a new term."""
 
     decay: float = 0.0
 

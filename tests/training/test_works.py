@@ -1,4 +1,4 @@
-"""What methods ask of local training beside plain SGD: the loop and the batch agree on all of it."""
+"""Every kind of work that methods ask of local training beside plain SGD: the loop and the batch agree on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +16,9 @@ from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
-from fedceo.training.terms import ascend
+from fedceo.training.terms import ascent
 from fedceo.training.work import ALL_RECORDS, RecordPrivacy, Work
-from tests.support.small import SIZES, SmallConv, federation
+from tests.support.small_federation import SIZES, SmallConv, federation
 
 
 class Normed(nn.Module):
@@ -96,7 +96,7 @@ def test_phases_of_a_round_have_batches_of_their_own() -> None:
 
 def test_a_gradient_of_zero_has_no_direction_to_ascend() -> None:
     weights = as_row({name: w.detach() for name, w in parameters_of(SmallConv()).items()})[None]
-    assert torch.equal(ascend(replace(PLAIN, ascent=0.3), weights, torch.zeros_like(weights)), weights)
+    assert torch.equal(weights + ascent(replace(PLAIN, ascent=0.3), torch.zeros_like(weights)), weights)
 
 
 @pytest.mark.parametrize("record", [None, RecordPrivacy(0.5, 0.3)], ids=["plain", "record"])

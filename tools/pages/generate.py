@@ -220,7 +220,7 @@ def attack_speed() -> str:
     )
 
 
-def _interval(estimate: dict[str, float], digits: int = 1) -> str:
+def _interval(estimate: dict[str, float | None], digits: int = 1) -> str:
     value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

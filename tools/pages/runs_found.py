@@ -51,7 +51,7 @@ class Found:
 
     def at(self, round_: int, name: str = "test_accuracy") -> dict[int, float]:
         """The accuracy in one round by seed, in percent."""
-        found = {}
+        found: dict[int, float] = {}
         for run in self.done:
             by_round = dict(zip(run["curves"]["round"], run["curves"][name], strict=True))
             found |= {run["seed"]: 100 * by_round[round_]} if by_round.get(round_) is not None else {}

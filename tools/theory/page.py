@@ -100,7 +100,7 @@ def number_table(sweep: str) -> str:
 
 
 def numbers() -> dict[str, str]:
-    """What the prose quotes."""
+    """The numbers that the prose quotes."""
 
     def slope(sweep: str, method: str, which: int = 0) -> str:
         found = fits(sweep, method)[which]

@@ -24,7 +24,7 @@ CLASSES = 5
 OUTPUTS = CLASSES - 1
 """h, the columns of the parameter matrix."""
 RANK = 1
-"""Of the planted models: FedCEO's best case among those that are not zero."""
+"""Rank of the planted models: FedCEO's best case among those that are not zero."""
 SIZE, DEVIATION = 0.6, 0.15
 """Norm of the common V, and of a client's deviation from it."""
 
@@ -51,9 +51,9 @@ def contrast_basis() -> Tensor:
 
 def linear_model(dimension: int) -> nn.Module:
     """W alone, from zero: f is strongly convex in it."""
-    model = nn.Sequential(nn.Linear(dimension, OUTPUTS, bias=False), Contrasts())
-    nn.init.zeros_(model[0].weight)
-    return model
+    layer = nn.Linear(dimension, OUTPUTS, bias=False)
+    nn.init.zeros_(layer.weight)
+    return nn.Sequential(layer, Contrasts())
 
 
 def shared_model(dimension: int, seed: int) -> nn.Module:

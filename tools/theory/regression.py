@@ -16,7 +16,7 @@ SPREAD = 0.3
 
 
 def clip_of(dimension: int) -> float:
-    """What a user sends is a d x d matrix of norm about sqrt(3 d), and a vector: few are cut."""
+    """A user sends a d x d matrix of norm about sqrt(3 d), and a vector: few are cut."""
     return 2 * math.sqrt(dimension)
 
 

@@ -1,4 +1,4 @@
-"""What docs/theory.md says beside its numbers: names, claims, prose. Names in braces are filled in by page.py."""
+"""The words of docs/theory.md beside its numbers: names, claims, prose. Names in braces are filled in by page.py."""
 
 NAMES = {
     "udp-fedavg": "UDP-FedAvg",

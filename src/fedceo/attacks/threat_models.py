@@ -1,4 +1,4 @@
-"""What an attacker holds of a client that trains on one record.
+"""Threat models: what an attacker holds of a client that trains on one record.
 
 T0  the gradient at the model's weights, neither clipped nor noised, of the unnormalised picture: the setting of the
     authors' program, where privacy enters through the weights alone.
@@ -37,11 +37,11 @@ MOST_STEPS = 5
 """Local steps under T3, or as many as train.local_epochs if those are fewer."""
 
 Others = Callable[[int], tuple[Tensor, Tensor]]
-"""How many -> inputs (m, *shape) and labels (m, classes) of so many other clients' records."""
+"""A function from m to inputs (m, *shape) and labels (m, classes), the records of m other clients."""
 
 
 def check_holds(holds: str, simulation: Simulation) -> None:
-    """Refuse what cannot be held in this experiment."""
+    """Refuse a threat model that cannot occur in this experiment."""
     experiment = simulation.experiment
     if holds not in DESCRIPTIONS:
         raise UsageError(f"--holds: {holds!r}, expected one of {', '.join(DESCRIPTIONS)}")
@@ -68,11 +68,11 @@ def make_sender(simulation: Simulation, holds: str) -> Sender:
 def held_updates(
     holds: str, simulation: Simulation, sender: Sender, x: Tensor, labels: Tensor, others: Others
 ) -> dict[str, Tensor]:
-    """g of n clients as the attacker knows it, name -> (n, ...).
+    """Gradients g of n clients as the attacker knows them, name -> (n, ...).
 
     Args:
         x, labels: (n, *shape) inputs and (n, classes) of the attacked clients, one record each.
-        others: where the rest of a cohort comes from, under T2.
+        others: gives the records of the rest of a cohort, under T2.
     """
     if holds == "T0":
         return sender.updates(x, labels)
@@ -86,7 +86,7 @@ def held_updates(
 
 
 def _uploads(simulation: Simulation, sender: Sender, x: Tensor, labels: Tensor, clients: range) -> Stack:
-    """What clients of one record each upload in the next round, as the simulation's trainer and mechanism make it."""
+    """Uploads of clients of one record each in the next round, by the simulation's own trainer and mechanism."""
     starts = {name: w.clone() for name, w in repeat(sender.weights, len(x)).items()}
     t = simulation.round + 1
     work = Work(sender.steps, 1, sender.learning_rate, sender.momentum, simulation.mechanism.local_privacy)
@@ -99,7 +99,7 @@ def _uploads(simulation: Simulation, sender: Sender, x: Tensor, labels: Tensor, 
 
 
 def _one_record_clients(simulation: Simulation, x: Tensor, labels: Tensor, clients: range) -> TrainingContext:
-    """The simulation's surroundings of training, with clients of these numbers that hold one record each.
+    """The simulation's context of training, with clients of these numbers that hold one record each.
 
     Dropout is left out: the attacker's model of the client has none.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedceo.scale.cluster import Workers
 
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR)
-"""What a disk may refuse."""
+"""Errors of a disk or its permissions, which a user can mend."""
 
 app = typer.Typer(
     help="Federated learning under differential privacy, around FedCEO.",
@@ -55,7 +55,7 @@ def common(
         bool, typer.Option("--version", callback=say_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What all commands share."""
+    """The options of the program itself, before any command."""
 
 
 @app.command()
@@ -239,7 +239,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
 
 
 def main() -> None:
-    """The entry point: what a user can mend is one line and exit code 2."""
+    """The entry point: an error that a user can cause is one line and exit code 2."""
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except NoArgsIsHelpError as error:

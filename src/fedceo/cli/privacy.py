@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Account for privacy, calibrate noise, audit a run.", no_args_is_help=True)
 
 Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
-Clients = Annotated[int | None, typer.Option(help="N.")]
-Cohort = Annotated[int | None, typer.Option(help="K, expected under Poisson sampling.")]
-Rounds = Annotated[int | None, typer.Option(help="T.")]
-Noise = Annotated[float | None, typer.Option(help="sigma.")]
+Clients = Annotated[int | None, typer.Option(help="N, the number of clients.")]
+Cohort = Annotated[int | None, typer.Option(help="K, the clients of a round; expected under Poisson sampling.")]
+Rounds = Annotated[int | None, typer.Option(help="T, the number of rounds.")]
+Noise = Annotated[float | None, typer.Option(help="sigma: the noise in units of the clip.")]
 Delta = Annotated[float | None, typer.Option(help="Left out: min(1e-5, N^-1.1).")]
 Sampling = Annotated[str | None, typer.Option(help="fixed or poisson; left out: fixed.")]
 Adjacency = Annotated[str | None, typer.Option(help="zero-out, replace-one or add-remove; left out: zero-out.")]
@@ -147,7 +147,7 @@ def audit(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds with canaries; left out: what a minute or so takes.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the auditor's coins, not of the experiment.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the auditor's coins, not of the experiment.")] = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute an experiment's privacy on the code that runs; exit with 1 if it can be."""
@@ -263,7 +263,7 @@ def _rows_of(target: Path, overrides: list[str], cell: str | None) -> tuple[list
 
 
 def _check_sources(target: Path | None, overrides: list[str] | None, given: dict[str, Any]) -> None:
-    """A target and options both say what the plan is: only one of them may."""
+    """Refuse options beside a target, since either of them says the whole plan."""
     if target is None and overrides:
         raise UsageError("--set: changes an experiment file, and none is given")
     if target is not None and given:

@@ -27,11 +27,11 @@ from fedceo.training.work import local_work
 LOG = logging.getLogger("flwr")  # what a SuperNode shows
 
 SYSTEM = Schedule(0, "system")
-"""Noise of the operating system; its seed is never used for noise."""
+"""Randomness of the operating system; the seed of this schedule is never used."""
 
 
 class NodeError(Exception):
-    """What a node tells the server of a failure: nothing that depends on its records."""
+    """A failure as a node reports it to the server: in words that do not depend on its records."""
 
 
 class PrivacyMod:
@@ -42,7 +42,7 @@ class PrivacyMod:
     """
 
     def __init__(self, experiment: Experiment, noise: Schedule = SYSTEM) -> None:
-        """noise: where noise comes from; another one than the operating system's is for tests."""
+        """noise: the source of the noise; any other than the operating system is for tests."""
         check_supported(experiment)
         clients = experiment.data.clients
         assert clients is not None
@@ -131,7 +131,7 @@ def client_app(
 
 
 def client_number(context: Context) -> int:
-    """What the node was started with."""
+    """The client number that the node was started with."""
     number = context.node_config.get("partition-id")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise NodeError(f'partition-id: {number!r}, expected a number: --node-config "partition-id=0"')

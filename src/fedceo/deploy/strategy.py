@@ -39,14 +39,14 @@ from fedceo.training.schedule import Schedule
 LOG = logging.getLogger("flwr")
 
 POLL_SECONDS = 1.0
-"""Between two looks at who is connected, while too few are."""
+"""Seconds between two looks at who is connected, while too few are."""
 
 SURELY = 6.0
 """Noise of standard deviation s in D entries is longer than s (sqrt(D) + 6) once in 65 million uploads."""
 
 
 class BudgetSpentError(Exception):
-    """privacy.max_epsilon forbids the next round."""
+    """The end of a run: privacy.max_epsilon forbids the next round."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class MethodStrategy(Strategy):
     ) -> None:
         """
         Args:
-            public: what the model is measured on, `public_records`.
+            public: the records that the model is measured on, `public_records`.
             out: the run folder; an unfinished run of the same experiment in it goes on.
             timeout: seconds that a round waits for nodes, and for their uploads.
-            cohorts: where cohorts are drawn from; another one than the operating system is for tests.
+            cohorts: the source of random cohorts; any other than the operating system is for tests.
         """
         check_supported(experiment)
         if public.clients != experiment.data.clients:
@@ -167,7 +167,7 @@ class MethodStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The method's step on what came and could be taken; a round with too few reports changes nothing."""
+        """The method's step on the uploads that were accepted; a round with too few reports changes nothing."""
         assert self.entry is not None
         uploads, refused = self._read(replies)
         reported = tuple(sorted(uploads))
@@ -253,7 +253,7 @@ class MethodStrategy(Strategy):
         return Question(node, ticket, weights, ask(kind, node, ticket, self.timeout, weights, capped))
 
     def _wait(self, grid: Grid, drawn: list[int]) -> dict[int, int]:
-        """client -> node of those connected: at first once everybody is there, later once enough are."""
+        """Client -> its node, of all that are connected: in the first round once all are, later once enough are."""
         begun, first, least = time.monotonic(), self.entry is None, self.mechanism.least_reports
         self.nodes.retry()
         while True:
@@ -267,7 +267,7 @@ class MethodStrategy(Strategy):
             time.sleep(POLL_SECONDS)
 
     def _read(self, replies: Iterable[Message]) -> tuple[dict[int, dict[str, Tensor]], dict[str, str]]:
-        """client -> upload, and who was refused why: clients by number, nodes that are no client as "node ..."."""
+        """Client -> upload, and who was refused why: clients by number, nodes that are no client as "node ..."."""
         uploads: dict[int, dict[str, Tensor]] = {}
         answered: set[int] = set()
         refused = {f"node {node}": why for node, why in (self.nodes.refused | self.nodes.failed).items()}
@@ -287,7 +287,7 @@ class MethodStrategy(Strategy):
         return uploads, refused
 
     def _client(self, reply: Message) -> int | None:
-        """Whose message it answers."""
+        """The client whose message a reply answers."""
         answered = reply.metadata.reply_to_message_id
         asked = (k for k, question in self._questions.items() if question.message.metadata.message_id == answered)
         return next(asked, None)

@@ -1,4 +1,4 @@
-"""Which experiments a federation of nodes can carry, and what becomes of one that is to be deployed."""
+"""Experiments that a federation of nodes supports, and the form in which one is deployed."""
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment

@@ -73,7 +73,7 @@ class Grid:
         return self.cells[cell]
 
     def place_of_mistake(self, cell: str, message: str) -> str:
-        """Where the file sets the field with which a message about the cell begins; the cell where none does."""
+        """The place where the file sets the field with which a message about the cell begins, or the cell's name."""
         for layer in reversed(self.cells[cell]):
             for section, fields in layer.fields.items():
                 names = [f"{section}.{field}" for field in fields] if isinstance(fields, Mapping) else []

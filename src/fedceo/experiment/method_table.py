@@ -32,13 +32,13 @@ class MethodSettings(Section):
     """Settings of a method; those of a method of your own are a class made from this one."""
 
     if TYPE_CHECKING:
-        name: str  # a field of every method's settings, and of none of a user's own: there the file's name stands
+        name: str  # a field of every method's settings, but not of a user's own, which the file names
 
     def check(self, experiment: Experiment) -> None:
         """Raises ValueError, in one line, where the method does not fit the rest of the experiment."""
 
     def prepare(self) -> None:
-        """Says what is wrong with code of the user's own before any data are read; the library's has nothing to say."""
+        """Check code of the user's own before any data are read; the library's methods need no check."""
 
     def identity(self) -> dict[str, Any]:
         """Tells a run's method from a later one of the same name; empty for the library's own."""
@@ -67,7 +67,7 @@ class MethodSettings(Section):
 
     @property
     def release(self) -> str:
-        """What leaves the server, as the accountant knows it: anything but "average" comes from single uploads."""
+        """The kind of release, as the accountant knows it: any but "average" is made from single uploads."""
         return "average"
 
     @property
@@ -101,7 +101,7 @@ class MethodSettings(Section):
         return None
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
-        """What `fedceo tune` searches, "section.field" -> values: the learning rate, and what a method adds to it."""
+        """The space of `fedceo tune`, "section.field" -> values: the learning rate, and what a method adds to it."""
         return {"train.server_learning_rate": SERVER_RATES} if self.steps_at_server else {"train.learning_rate": RATES}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from fedceo.errors import UsageError
 
 BASE = "fedceo.methods.OwnMethod"
-"""What a method of one's own is made from."""
+"""The base class of a user's own method."""
 
 
 def is_own(name: str) -> bool:
@@ -24,10 +24,10 @@ def is_own(name: str) -> bool:
 
 
 def find(field: str, name: str) -> Any:
-    """What "module:name" means; the module is looked for in the working directory, then among what is installed.
+    """The object that "module:name" names; its module is in the working directory or installed.
 
     Args:
-        field: the field of the experiment file that says so, for errors.
+        field: the field of the experiment file that names it, for errors.
     """
     module, _, attribute = name.partition(":")
     _check_there(field, name, module)
@@ -40,7 +40,7 @@ def find(field: str, name: str) -> Any:
 
 
 def call(field: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's answer; whatever the user's code raises in it is said in a line and kept as the cause."""
+    """The function's result; an exception of the user's code becomes one line, and is kept as its cause."""
     try:
         return function(*arguments)
     except UsageError:
@@ -52,7 +52,7 @@ def call(field: str, name: str, function: Callable[..., Any], *arguments: Any) -
 
 
 def _place(name: str, error: BaseException) -> str:
-    """Where in the user's module it came from, or else where it came from, but for here: a call that does not fit."""
+    """The line of the user's module that raised, or else of other code; none where the call itself did not fit."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -64,9 +64,9 @@ def _place(name: str, error: BaseException) -> str:
 
 @cache
 def digest_of_code(kind: type) -> str:
-    """Of the modules that a class and its bases are in, comments and layout aside, as they are when first asked.
+    """SHA-256 of the code of the modules that a class and its bases are in, without comments, as first read.
 
-    Nothing where the source of one of them is not to be had.
+    It is empty where the source of one of them cannot be had.
     """
     modules = dict.fromkeys(base.__module__ for base in kind.__mro__)
     digest = hashlib.sha256()

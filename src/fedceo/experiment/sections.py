@@ -66,26 +66,26 @@ class Data(Section):
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
     partition: Literal["iid", "shards", "dirichlet", "natural", "pooled", "resampled"] = "iid"
-    """How records are dealt to clients: evenly at random, two label shards each, Dirichlet shares, as they are; pooled:
-    every natural client with all its records goes to one of N; or resampled: each client draws `records` of them, and
-    several may hold the same one, for any number of clients."""
+    """The assignment of records to clients. iid: evenly at random. shards: two label shards each. dirichlet: labels in
+    Dirichlet proportions. natural: as the data say. pooled: every natural client with all its records goes to one of N.
+    resampled: each client draws `records` of them, and several may hold the same one, for any number of clients."""
     min_records: Count | None = None
     """Natural clients with fewer records are left out, before anything else."""
     records: Count | None = None
     """Training records of each client, for partition = "resampled" alone."""
     alpha: Positive = 0.5
-    """Concentration of the Dirichlet label shares: the smaller, the more unequal."""
+    """Concentration of the Dirichlet proportions: the smaller, the more unequal."""
     validation: Fraction = 0.1
     """Share of each client's records kept out of training to choose rounds and settings by."""
     local_test: Fraction = 0.0
-    """Share of each client's records, for personal methods to be measured on."""
+    """Share of each client's records on which its own model is measured (P-loc)."""
     local_test_from: Literal["own", "test"] = "own"
-    """Where those come from. own: kept out of the client's training. test: as many records of the public test set, with
+    """The source of these records. own: kept out of the client's training. test: as many of the public test set, with
     labels in the client's proportions."""
     image_column: str | None = None
-    """Of a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
+    """The column of images in a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
     label_column: str | None = None
-    """The same for its labels."""
+    """The column of its labels; left out: guessed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,17 +130,17 @@ class Train(Section):
     batch_size: Count = 64
     """B, records of a local step."""
     learning_rate: Positive = 0.1
-    """eta, of the client's SGD."""
+    """eta, the learning rate of the client's SGD."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How eta falls over the rounds, to a hundredth in the last one unless constant."""
+    """The course of eta over the rounds; linear and cosine fall to a hundredth of it in the last one."""
     momentum: Fraction = 0.0
-    """Of the client's SGD; the buffer starts at zero in every round."""
+    """Momentum of the client's SGD; the buffer starts at zero in every round."""
     proximal: NotNegative = 0.0
-    """mu: adds mu (w - w_start) to every gradient of any method, as FedProx does."""
+    """mu of a term mu (w - w_start) in every gradient of any method, as in FedProx."""
     server_learning_rate: Positive = 1.0
     """The step that multiplies the clipped and noised update."""
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    """What the server does with the mean update; FedCEO needs sgd."""
+    """The optimiser that the server applies to the mean update; FedCEO needs sgd."""
     weighting: Literal["equal", "records"] = "equal"
     """Weights of the clients in the mean; by records only without user-level privacy."""
     engine: Literal["auto", "loop", "batched"] = "auto"
@@ -148,7 +148,7 @@ class Train(Section):
     device: str = "auto"
     """cpu, cuda, or auto: a GPU where there is one."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of weights and training."""
+    """The precision of weights and of training."""
     tf32: bool = False
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
@@ -183,21 +183,23 @@ class Privacy(Section):
     target_epsilon: Positive | None = None
     """The epsilon that the noise multiplier is solved for."""
     observer: Literal["outsider", "participant", "server", "client"] = "outsider"
-    """Whose epsilon target_epsilon and max_epsilon speak of."""
+    """The observer whose epsilon target_epsilon and max_epsilon speak of."""
     max_epsilon: Positive | None = None
     """The run ends before the round that would raise the observer's epsilon above this."""
     adjacency: Literal["zero-out", "replace-one", "add-remove"] = "zero-out"
-    """Which two federations must look alike: a client's contribution zeroed, replaced, or the client gone."""
+    """The pairs of federations that must look alike: one client's contribution is zero (zero-out) or another one
+    (replace-one), or the client is not there (add-remove)."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] | None = None
-    """Left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
+    """delta of all epsilons; left out: min(1e-5, n^-1.1) for n clients, or n records under mechanism "record"."""
     min_reports: Count | None = None
     """R, the reports that noise shares are sized for: each client adds N(0, sigma^2 C^2 / R), and a round with fewer
     reports is discarded. Left out: shares for K, and fewer reports mean less noise, which the rows show."""
     participation_cap: Count | None = None
-    """Rounds after which a client sends nothing of its own any more: noise alone under distributed, nothing else."""
+    """Rounds that a client may be in with its data. From then on it sends a zero update, noised like any other; under
+    record it is left out."""
     randomness: Literal["seeded", "system"] = "seeded"
-    """seeded: noise from the experiment's seed, repeatable, void against whoever knows it. system: from the operating
-    system's entropy."""
+    """seeded: noise from the experiment's seed, repeatable; it protects from nobody who knows the seed. system: noise
+    from the operating system's entropy."""
 
     @model_validator(mode="after")
     def _fits_its_mechanism(self) -> Self:
@@ -223,4 +225,4 @@ class Record(Section):
     smoothings. Left out: none; rounds in which no models are sent have none either. Recordings hold models before
     noise: guard them as you guard the data."""
     layers: str | list[str] = "all"
-    """Whose weights are recorded: "all", "last N", or a list of names."""
+    """The layers that are recorded: "all", "last N", or a list of names."""

@@ -1,1 +1,1 @@
-"""Mechanisms, one file each: what clips and noises what leaves a client; `base.py` is the seam they share."""
+"""Mechanisms, one file each: they clip and noise all that leaves a client; `base.py` is the seam they share."""

@@ -7,7 +7,7 @@ from fedceo.mechanisms.uploads import Contribution, Senders, Stack
 
 
 def bare_uploads(sent: Contribution, senders: Senders, step: float) -> Stack:
-    """start_k + step * Delta_k of every client; with a step of 1 the trained models themselves, to the last bit."""
+    """Uploads start_k + step * Delta_k; with a step of 1 the trained models themselves, to the last bit."""
     if step == 1.0:
         uploads, nonfinite = replace_nonfinite(sent.trained, sent.start)
         return Stack(uploads, senders.clients, senders.sizes, nonfinite)

@@ -1,6 +1,6 @@
 """The seam of a mechanism: what it does to a cohort's contribution, and what everybody else must know of it.
 
-What leaves a client passes through a mechanism before any server code can touch it. A mechanism is one class in one
+Whatever leaves a client passes through a mechanism before any server code can touch it. A mechanism is one class in one
 file, registered under the name that privacy.mechanism gives it:
 
     @MECHANISMS.register("halved", "every update at half its length: no privacy, a toy")
@@ -50,14 +50,14 @@ class Mechanism(ABC):
         trains_privately: whether local training itself is private (DP-SGD).
         adds_noise: whether there is a noise multiplier at all.
         noise_in_shares: whether each client adds a share of the noise, which goes missing with its report.
-        drops_capped: whether clients at their cap are left out, for noise alone would cover for nobody.
+        drops_capped: whether clients at their cap are left out; elsewhere they send noise, on which the others count.
         clip: C.
         noise_multiplier: sigma of updates (z where adaptive clipping takes its part of the plan's sigma for counts).
-        schedule: where noise comes from, the seed or the operating system.
-        min_reports: R, what distributed noise shares are sized for.
+        schedule: the source of the noise, the seed or the operating system.
+        min_reports: R, the number of reports that shares of noise are sized for.
         fewest_reports: privacy.min_reports, or 1 where it is left out.
         divisor: D of a central mean: K for fixed cohorts, qN under Poisson sampling, whatever the cohort's size.
-        step: what multiplies clipped update and noise alike; it has no effect on privacy.
+        step: the factor of clipped update and noise alike; it has no effect on privacy.
         clipping: flat | per_layer | adaptive.
         count_noise: sigma_b, of the sum of the clients' indicators (within the clip or not, each 1/2 or -1/2), where
             clipping is adaptive.
@@ -87,9 +87,9 @@ class Mechanism(ABC):
         """The uploads that a contribution becomes.
 
         Args:
-            sent: what the clients trained, of which only the shared part is read.
+            sent: the clients' contribution, of which only the shared part is read.
             senders: the clients, in the order of the contribution's rows.
-            origin: name -> (...), what the shared part of the global model was, or zeros where clients send statistics.
+            origin: name -> (...), the shared part of the global model, or zeros where clients send statistics.
         """
 
     @classmethod
@@ -145,7 +145,7 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
 
     Args:
         noise_multiplier: sigma of the plan, as given or solved for a target epsilon.
-        schedule: where noise comes from.
+        schedule: the source of the noise.
     """
     privacy, cohort = experiment.privacy, experiment.cohort
     of_updates, of_counts = noises(experiment, noise_multiplier)
@@ -164,7 +164,7 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:
-    """z of the updates and sigma_b of the counts that together make the noise multiplier of the plan."""
+    """The noises z of the updates and sigma_b of the counts that together make the plan's noise multiplier."""
     if experiment.privacy.clipping != "adaptive":
         return noise_multiplier, 0.0
     count_noise = experiment.privacy.count_noise or max(experiment.cohort.size / 20, 2 * noise_multiplier)

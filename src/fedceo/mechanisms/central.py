@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @MECHANISMS.register("central", "the server adds the noise to the clipped sum")
 @dataclass(frozen=True)
 class Central(Mechanism):
-    """w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D; with no client, noise alone."""
+    """The mean w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D; with no client, noise alone."""
 
     regime = "user-level, central noise"
     noise_site = NoiseSite.SUM
@@ -33,12 +33,12 @@ class Central(Mechanism):
 
     @property
     def upload_noise(self) -> float | None:
-        """The noise of shares that would come to that of the sum."""
+        """The noise of single uploads that would add up to the noise of the sum."""
         return self.noise * self.clip * self.step / self.divisor**0.5
 
     @property
     def least_reports(self) -> int:
-        """None is needed: the noise alone is released where nobody reports, or that would show."""
+        """Zero: where nobody reports the noise alone is released, or an empty cohort would show."""
         return 0
 
     def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Mean:

@@ -30,12 +30,12 @@ def norms_of(updates: Weights) -> torch.Tensor:
 
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, torch.Tensor], int]:
-    """Updates with a NaN or Inf anywhere become zero as a whole, and how many there were."""
+    """The updates, with zero in the place of each that has a NaN or Inf anywhere, and how many these were."""
     return replace_nonfinite(updates, {})
 
 
 def replace_nonfinite(stack: Weights, others: Weights) -> tuple[dict[str, torch.Tensor], int]:
-    """Models with a NaN or Inf anywhere give way to others, or to zero, as a whole, and how many there were."""
+    """The models, with others or zero in the place of each that has a NaN or Inf, and how many these were."""
     sums = torch.stack([flat(u).sum(1) for u in stack.values()])
     if bool(torch.isfinite(sums).all()):  # a sum is finite only if everything in it is
         return dict(stack), 0
@@ -64,7 +64,7 @@ def votes(within: torch.Tensor, capped: Sequence[int]) -> float:
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """z of updates such that updates and noised indicators together have the multiplier z of the plan (D10).
+    """The noise z of updates with which updates and noised indicators together have that of the plan (D10).
 
     1/z_plan^2 = 1/z^2 + 1/(2 sigma_b)^2 with sigma_b, the noise of the sum of indicators.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @MECHANISMS.register("distributed", "each client clips and noises its update (UDP)")
 @dataclass(frozen=True)
 class Distributed(Mechanism):
-    """u_k = start_k + step * (clip(Delta_k) + N(0, sigma^2 C^2 / R)) for every client (Algorithm 1, line 11)."""
+    """Uploads u_k = start_k + step * (clip(Delta_k) + N(0, sigma^2 C^2 / R)) of all clients (Algorithm 1, line 11)."""
 
     regime = "user-level, distributed noise"
     noise_site = NoiseSite.UPLOADS

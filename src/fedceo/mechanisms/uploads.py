@@ -1,4 +1,4 @@
-"""What passes between clients, mechanism and server: a `Contribution` goes into a mechanism, `Uploads` come out.
+"""Types that pass between clients, mechanism and server: a `Contribution` goes into a mechanism, `Uploads` come out.
 
 A `Stack` holds one privatised upload per client. It exists only where each upload carries its own noise, was trained
 privately or is not private at all. A `Mean` is the privatised mean alone.
@@ -30,7 +30,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Senders:
-    """Those who report in a round.
+    """The clients that report in a round.
 
     Attributes:
         round: counted from 1.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Method", "MethodSettings", "Setup", "State", "Statistics", "make_method", "register", "settings_of"]
 
 Statistics = Callable[["State", "torch.Tensor", "torch.Tensor"], dict[str, "torch.Tensor"]]
-"""Of one client's records x (n, *shape) and labels y (n,): name -> as large as the parameter; zeros if n is 0."""
+"""A function of a client's records x (n, *shape) and labels y (n,): name -> (size of the parameter); zeros if n = 0."""
 Smooth = Callable[[Sequence["torch.Tensor"], Sequence[float]], list["torch.Tensor"]]
 """The truncated t-SVD of several (d, h, K) tensors, each at its threshold."""
 
@@ -112,7 +112,7 @@ class Setup:
         noise: standard deviation of the noise in an entry of an upload; None where there is no user-level noise.
         server: the optimiser between the mean update and the model.
         server_learning_rate: train.server_learning_rate.
-        smooth: what does the truncated t-SVD, here or on workers; None for this machine.
+        smooth: the function that does the truncated t-SVD on workers; None: it is done in this process.
     """
 
     weights: Weights = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Method:
         return repeat(state.weights, len(clients))
 
     def statistics(self, round_: int) -> Statistics | None:
-        """What clients send in the round instead of training, clipped and noised like an update; None: they train."""
+        """A function for clients to send instead of training, clipped and noised like an update; None: they train."""
         return None
 
     def phases(self, work: Work) -> Sequence[Work]:
@@ -166,7 +166,7 @@ class Method:
         return (work,)
 
     def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
-        """What the cohort sends and keeps; passes: the models at the start and after each phase, name -> (K, ...)."""
+        """The parts that are sent and kept; passes: the models at the start and after each phase, name -> (K, ...)."""
         return Contribution(passes[0], passes[-1])
 
     def global_model(self, state: State) -> Weights:
@@ -186,7 +186,7 @@ class Method:
         return state
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
-        """The state after the round, and what the round's record should say of it."""
+        """The state after the round, and what the round's metrics should say of it."""
         return self.moved(state, uploads.mean()), {}
 
     def moved(self, state: State, mean: Weights) -> State:
@@ -209,8 +209,8 @@ def make_method(experiment: Experiment, weights: Weights, mechanism: Mechanism, 
 
     Args:
         weights: the model that all begin with.
-        mechanism: says the clip and the noise in an entry of an upload.
-        smooth: does the truncated t-SVD elsewhere than here.
+        mechanism: gives the clip and the noise in an entry of an upload.
+        smooth: does the truncated t-SVD in other processes.
     """
     settings, train = experiment.method, experiment.train
     setup = Setup(

@@ -26,7 +26,7 @@ class BlurLusSettings(MethodSettings):
     sparsity: Fraction = 0.5
     """c of LUS: share of the update's entries that are set to zero; the noise is on all entries all the same."""
     score: Literal["magnitude", "first-order"] = "magnitude"
-    """Which entries stay: those with the largest |update|, or |gradient * update|."""
+    """The entries that stay: those with the largest |update|, or |gradient * update|."""
 
     def check(self, experiment: Experiment) -> None:
         if experiment.mechanism.trains_privately and self.score != "magnitude":
@@ -65,7 +65,7 @@ class BlurLus(Method):
 
 
 def largest(scores: Weights, share: float) -> dict[str, torch.Tensor]:
-    """Which share of each client's entries, over all tensors together, has the largest scores: name -> (K, ...)."""
+    """A mask of that share of each client's entries, over all tensors, with the largest scores: name -> (K, ...)."""
     rows = torch.cat([flat(score) for score in scores.values()], 1)
     count = round(share * rows.shape[1])
     kept = torch.zeros_like(rows, dtype=torch.bool)

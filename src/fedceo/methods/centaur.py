@@ -27,7 +27,7 @@ class CentaurSettings(MethodSettings):
     head_epochs: Annotated[int, Field(ge=0, strict=True)] = 15
     """Epochs on the client's last layer, before the shared layers."""
     head_learning_rate: Positive | None = None
-    """Of these epochs; left out: train.learning_rate."""
+    """The learning rate of these epochs; left out: train.learning_rate."""
     persist_heads: bool = True
     """Whether a client goes on with its last layer from round to round, or begins anew."""
     personal: Literal["head", "none"] = "head"
@@ -36,7 +36,7 @@ class CentaurSettings(MethodSettings):
     """power: the first `power_rounds` rounds train nothing; they are steps of a private power method for the directions
     in which class means differ, clipped, noised and counted like any round, and the first layer begins with these."""
     power_rounds: Count = 5
-    """Of initialisation "power"."""
+    """The rounds of initialisation "power"."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * (epochs + (self.head_epochs if self.personal == "head" else 0))

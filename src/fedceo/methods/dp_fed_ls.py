@@ -17,7 +17,7 @@ class DPFedLSSettings(MethodSettings):
     name: Literal["dp-fed-ls"] = "dp-fed-ls"
     """Liang et al. 2020: the mean update is smoothed along its entries, (I + c L)^-1 with the Laplacian of a ring."""
     coefficient: NotNegative = 1.0
-    """c; 0 leaves the update as it is."""
+    """c, the strength of the smoothing; 0 leaves the update as it is."""
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
         return super().search_space(experiment) | {"method.coefficient": [0.1, 0.5, 1.0, 2.0]}

@@ -19,7 +19,7 @@ class DPFedSAMSettings(MethodSettings):
     """Shi et al. 2023: clients follow the gradient at the worst point nearby (sharpness-aware minimisation). Under
     record privacy the way there is that of the step before, which is noised already."""
     radius: NotNegative = 0.05
-    """rho: how far away the worst point is looked for."""
+    """rho, the distance within which the worst point is looked for."""
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
         return super().search_space(experiment) | {"method.radius": [0.01, 0.05, 0.1, 0.5]}

@@ -15,7 +15,7 @@ class DPFedSGDSettings(MethodSettings):
     name: Literal["dp-fedsgd"] = "dp-fedsgd"
     """McMahan et al. 2018: each client sends one clipped gradient; train.server_learning_rate is the step."""
     batch: Literal["minibatch", "full"] = "minibatch"
-    """What the gradient is taken over: train.batch_size records, or all of the client's."""
+    """The records of the gradient. minibatch: train.batch_size of them. full: all of the client's."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
 
 LARGEST_EXPONENT = 700
-"""e to this power is about the largest number that a float can hold."""
+"""The power of e that is about the largest number of a float."""
 STRENGTHS: dict[float, list[Any]] = {
     1.0: [55 + 5 * k for k in range(10)],
     1.5: [0.1, 0.3, 1.0, 3.0, 10.0],
@@ -51,15 +51,15 @@ class FedCEOSettings(MethodSettings):
     interval: Count = 10
     """I, rounds between smoothings."""
     restart: Literal["own", "mean", "slot", "stored"] = "own"
-    """What a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the mean.
-    mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed model
-    of its place in the cohort. stored: at every restart the client's last stored model, however old, as in the authors'
-    program."""
+    """The model that a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the
+    mean. mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed
+    model of its position in the cohort. stored: at every restart the client's last stored model, however old, as in the
+    authors' program."""
     unseen: Literal["train", "resubmit"] = "train"
-    """What a client does at a restart from stored models if none was stored for it. train: from the global model.
-    resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
+    """The part of a client without a stored model in a restart from stored models. train: it trains from the global
+    model. resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
-    """Which layers are smoothed: "all", "last N", or a list of names."""
+    """The layers that are smoothed: "all", "last N", or a list of names."""
 
     @property
     def release(self) -> str:
@@ -111,7 +111,7 @@ class FedCEOSettings(MethodSettings):
 
 @register
 class FedCEO(Method):
-    """The settings are those of the experiment file; restart "own" is the paper's algorithm."""
+    """FedAvg with a smoothing of the stacked models every I rounds; restart "own" is the paper's algorithm."""
 
     Settings = FedCEOSettings
 
@@ -140,7 +140,7 @@ class FedCEO(Method):
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         if self.settings.restart == "slot" and state.personal:
-            return ()  # whose a slot is shows with the next cohort
+            return ()  # who takes which slot depends on the next cohort
         return sorted(state.personal) or None
 
     def idle(self, state: State) -> State:
@@ -177,7 +177,7 @@ class FedCEO(Method):
         return self.smooth(uploads, round_, clients), thresholds
 
     def smooth(self, models: Any, round_: int, clients: float) -> Any:
-        """models: a stack, or one mean in a list, whose threshold is that of the stack over the number of clients."""
+        """Smoothed models of a stack; or of one mean in a list, at the threshold of the stack over the clients."""
         folded = tensors.fold(models, self.settings.layers)
         divisor = clients if isinstance(models, list) else 1.0
         thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in folded.values()]
@@ -190,7 +190,7 @@ class FedCEO(Method):
         return self.settings.threshold == "scheduled"
 
     def threshold(self, shape: Sequence[int], clients: float, round_: int) -> float:
-        """For a (d, h, K) tensor; noise alone has singular values up to s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
+        """The threshold of a (d, h, K) tensor; noise alone reaches s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
         if self._is_scheduled:
             return self._scheduled(round_)
         assert self.setup.noise is not None

@@ -1,4 +1,4 @@
-"""What methods with parts of the model at home share: a client's last layer, kept for clients that have been seen.
+"""Personal last layers (heads), which several methods keep with their clients.
 
 A personal part never leaves its client, so that only the shared part is clipped, noised and accounted for. It is kept
 in State.personal.

@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 FIELD = "method.name"
 FREE = ("learning_rate", "momentum", "proximal", "outside", "outside_radius", "radius", "ascent", "only")
-"""What of local training a method of one's own may change; the rest is the experiment's, and counted in epsilon."""
+"""Fields of `Work` that a user's own method may change; the others are the experiment's: epsilon counts on them."""
 NUMBER = "a number that is not negative"
 EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
 KINDS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""What `memory` may hold: all that a checkpoint can."""
+"""Types of the tensors that `memory` may hold, which are those that a checkpoint can."""
 
 
 class OwnMethod:
-    """What a method of one's own is made from: FedAvg until it answers otherwise.
+    """The base class of a user's own method: FedAvg until it answers otherwise.
 
     Attributes:
         needs_stack: whether `aggregate` must see each client's upload, a `Stack`, or their mean alone, a `Mean`.
@@ -77,7 +77,7 @@ class OwnMethod:
     def aggregate(
         self, weights: dict[str, torch.Tensor], uploads: Uploads, memory: dict[str, torch.Tensor], round_: int
     ) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
-        """The next global model, name -> (...), and what the round's record should say, as JSON knows it.
+        """The next global model, name -> (...), and what the round's metrics should say, in JSON's types.
 
         Args:
             weights: the global model as it was.
@@ -108,7 +108,7 @@ class HostedSettings(MethodSettings, extra="allow"):
 
     @property
     def kind(self) -> Any:
-        """The class that is meant; its module is imported here, not when an experiment file is read."""
+        """The class that the file names; its module is imported here, not when an experiment file is read."""
         return self._understood()[0]
 
     @property
@@ -148,7 +148,7 @@ class HostedSettings(MethodSettings, extra="allow"):
 
     @property
     def release(self) -> str:
-        """The author need not say it: a method that needs single uploads has no proof but for the server's row."""
+        """The kind of release, which follows from needs_stack: with single uploads only the server's row is proven."""
         return "stored" if self.kind.needs_stack else "average"
 
     @property
@@ -166,7 +166,7 @@ def _read(settings: type[MethodSettings], fields: Mapping[str, Any]) -> MethodSe
 
 @METHODS.register(OWN, " ".join(str(HostedSettings.model_fields["name"].description).split()))
 class Hosted(Method):
-    """A user's method as the rest of the house knows one; each question is put to an object of its own."""
+    """A user's method behind the seam of all methods; a new object of its class answers each question."""
 
     Settings = HostedSettings
 
@@ -254,7 +254,7 @@ class Hosted(Method):
         return UsageError(f"{FIELD}: {self.name!r}: {words}")
 
     def try_out(self, work: Work, clients: int) -> None:
-        """A round in which everybody has moved a little at random: a failure in it shows before anything is written."""
+        """Take a round in which every client moved a little at random: a failure shows before anything is written."""
         self.phases(work)
         weights, rng = self.setup.weights, torch.Generator().manual_seed(0)
         rows = {

@@ -7,8 +7,8 @@ send clipped statistics from which the server solves for U. Memory grows with (d
     basis = alternate(users, rank=2, rounds=5, clip=10.0, noise_multiplier=1.0, generator=generator)
 
 Privacy: everything a user sends in a round is one vector of norm at most `clip`, so that each of the rounds + 1
-releases (the initialisation is one) is a Gaussian mechanism with the noise multiplier, zero-out, without amplification
-if all users take part: mu = sqrt(rounds + 1) / noise_multiplier.
+releases (the initialisation is one) is a Gaussian mechanism with the noise multiplier. If all users take part, nothing
+is amplified: mu = sqrt(rounds + 1) / noise_multiplier, for two data sets in one of which a user sends zeros.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def alternate(
     Args:
         clip: largest norm of what a user sends at once.
         noise_multiplier: sigma; the sum over users carries noise of standard deviation sigma * clip in every entry.
-        ridge: of the users' and the server's least squares.
+        ridge: the penalty in the users' and the server's least squares.
     """
     basis = initial_basis(users, rank, clip, noise_multiplier, generator)
     for _ in range(rounds):
@@ -68,7 +68,7 @@ def initial_basis(
 
 
 def fit_user(user: User, basis: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
-    """v_i, (k,): ridge regression of y on U'x."""
+    """The user's v_i, (k,): ridge regression of y on U'x."""
     features = user.x @ basis
     gram = features.T @ features / len(features) + ridge * torch.eye(basis.shape[1], dtype=basis.dtype)
     return torch.linalg.solve(gram, features.T @ user.y / len(features))

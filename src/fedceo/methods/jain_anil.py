@@ -31,7 +31,7 @@ class JainAnilSettings(MethodSettings):
     head_epochs: Count = 5
     """Epochs on the client's last layer."""
     head_learning_rate: Positive | None = None
-    """Of these epochs; left out: train.learning_rate."""
+    """The learning rate of these epochs; left out: train.learning_rate."""
     persist_heads: ClassVar[bool] = False
     personal: ClassVar[str] = "head"
     initialisation: ClassVar[str] = "random"

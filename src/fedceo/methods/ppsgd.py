@@ -31,7 +31,7 @@ class PPSGDSettings(MethodSettings):
     personal_epochs: Annotated[int, Field(ge=0, strict=True)] = 1
     """averaging: epochs on the offset, before the shared part."""
     personal_learning_rate: Positive | None = None
-    """averaging: of these epochs; left out: train.learning_rate."""
+    """averaging: the learning rate of these epochs; left out: train.learning_rate."""
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return 1 if self.form == "gradient" else batches * (self.personal_epochs + epochs)

@@ -1,4 +1,4 @@
-"""What the server does with the mean update: nothing, or an optimiser of its own (Reddi et al. 2021)."""
+"""The server's optimiser between the mean update and the model: none, or momentum or Adam (Reddi et al. 2021)."""
 
 from __future__ import annotations
 

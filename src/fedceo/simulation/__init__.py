@@ -1,1 +1,1 @@
-"""The loop over rounds, evaluation, and run folders that survive."""
+"""Simulated federations: one round, the loop over rounds, evaluation, and run folders that survive a kill."""

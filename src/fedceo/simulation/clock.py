@@ -1,4 +1,4 @@
-"""Where a run's time goes: wall-clock seconds by part, for the report.
+"""A clock of a run's parts: the wall-clock seconds of each, for the report.
 
 The clock never waits for a device. On a GPU, work that was only handed over is booked where the program next waits for
 it, which for training is mostly the server step or the evaluation that follows.
@@ -19,7 +19,7 @@ class Clock:
 
     @contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Book what happens inside under this part."""
+        """Book the time spent inside under this part."""
         start = time.perf_counter()
         try:
             yield
@@ -27,5 +27,5 @@ class Clock:
             self.seconds[part] += time.perf_counter() - start
 
     def restore(self, seconds: Mapping[str, float]) -> None:
-        """Go on from what a checkpoint says was spent."""
+        """Go on from the seconds that a checkpoint holds."""
         self.seconds |= seconds

@@ -27,7 +27,7 @@ class Evaluator:
         self.model, self.federation, self.device, self.dtype = model, federation, device, dtype
 
     def measure(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
-        """test_accuracy, test_loss, test_accuracy_per_class, validation_accuracy, validation_loss; accuracies in 0..1.
+        """The metrics test_accuracy (0..1), test_loss, test_accuracy_per_class, validation_accuracy, validation_loss.
 
         A class without test records has accuracy None; so has validation without records.
         """
@@ -59,7 +59,7 @@ class Evaluator:
         return sum(float(hits.mean()) for hits in of_clients) / len(of_clients)
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
-        """local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
+        """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
 
         Clients without test records of their own do not count for P-loc; a number over no clients is None.
         """
@@ -78,7 +78,7 @@ class Evaluator:
 
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
-        """The public test records and labels, on the device: sending them for every measurement costs more than it."""
+        """The public test records and labels, on the device: to copy them costs more than a measurement."""
         return self.federation.test_x.to(self.device), self.federation.test_y.to(self.device)
 
     @cached_property
@@ -94,7 +94,7 @@ class Evaluator:
 
     @torch.no_grad()
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:
-        """Which records are right, and the mean loss, None where it is not a number."""
+        """A mask of the records that are classified right, and the mean loss, None where it is not finite."""
         self.model.eval()
         hits = []
         total = torch.zeros((), dtype=torch.float64, device=self.device)

@@ -28,17 +28,17 @@ from fedceo.simulation.recording import Recording
 
 try:
     import fcntl
-except ImportError:  # Windows, where nothing is held
+except ImportError:  # Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 BEGINNING = ("checkpoint.safetensors", "experiment.toml")
-"""What a run that was killed while it began may leave behind."""
+"""Files that a run may leave behind if it is killed while it begins."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
     "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
     "versions",
 )  # fmt: skip
-"""What a summary must hold to be shown; folders of earlier versions may lack some of it."""
+"""Fields that a summary must have to be shown; folders of earlier versions may lack some of them."""
 
 
 class RunFolder:
@@ -61,7 +61,7 @@ class RunFolder:
         return (self.path / "result.json").exists()
 
     def hold(self) -> int:
-        """One process a folder, which is made if it is not there; ends with os.close, or with the process."""
+        """Lock the folder, made if it is not there, for this process, until os.close or the end of the process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,7 +78,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """`hold` while inside."""
+        """The lock of `hold`, while inside."""
         folder = self.hold()
         try:
             yield
@@ -134,7 +134,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def ledger(self, *, repeatable: bool) -> Ledger:
-        """All that was spent; a last line that was cut short was of a round that released nothing, and goes."""
+        """The ledger; a last line that was cut short belongs to a round that released nothing, and is removed."""
         path = self.path / "ledger.jsonl"
         try:
             text = path.read_text()
@@ -167,7 +167,7 @@ class RunFolder:
         write_whole(self.path / "checkpoint.safetensors", save(tensors, metadata))
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
-        """The last state and what was said about it."""
+        """The last saved state, and the metadata saved with it."""
         path = self.path / "checkpoint.safetensors"
         tensors, metadata = read_tensors(path)
         if "about" not in metadata:
@@ -191,7 +191,7 @@ class RunFolder:
         return sorted((self.path / "records").glob("round-*.safetensors"))
 
     def result(self) -> dict[str, Any]:
-        """The summary, or one line that says what of it is missing."""
+        """The summary; where a field of it is missing, one line says which."""
         path = self.path / "result.json"
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is either there with all its content or not there; its folder is made if it is not."""
+    """Write a file that is either there with all its content or not there; a missing folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # slow to import, and not always needed
 
 
 def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
-    """What `fedceo.run` may be given, read and checked."""
+    """The experiment that `fedceo.run` was given in any of its forms, read and checked."""
     if isinstance(given, Experiment):
         experiment = given
     elif not isinstance(given, str | Path | Mapping):
@@ -39,7 +39,7 @@ def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experim
 
 
 def with_absolute_places(experiment: Experiment) -> Experiment:
-    """The same experiment wherever it is resumed from."""
+    """The same experiment with absolute paths, so that it can be resumed from any folder."""
     places = {name: getattr(experiment.data, name) for name in ("path", "root")}
     absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
     return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
@@ -82,7 +82,7 @@ def prepare(
 
 
 def _try_out(simulation: Simulation) -> None:
-    """One local step of one client: a model that is not ours may do in it what no engine can follow."""
+    """Take one local step of one client: a model of the user's own may do something that no engine can compute."""
     starts = {name: w.unsqueeze(0) for name, w in simulation.state.weights.items()}
     work = local_work(simulation.experiment.train, 1, simulation.mechanism.local_privacy)
     try:
@@ -122,7 +122,7 @@ def budget_of(simulation: Simulation) -> "Budget | None":
 
 
 def next_round(simulation: Simulation, budget: "Budget | None") -> tuple[Entry | None, str | None]:
-    """The round to take, or none and, where the budget forbids one, why."""
+    """The entry of the next round; None at the end, with the reason where it is the budget that ends the run."""
     if simulation.round == simulation.experiment.train.rounds:
         return None, None
     entry = simulation.draw()

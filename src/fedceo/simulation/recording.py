@@ -1,4 +1,4 @@
-"""What the figures need of a round: the models of its cohort as they were trained, uploaded and smoothed.
+"""Recordings of rounds, for figures: the models of a cohort as they were trained, uploaded and smoothed.
 
 A recording costs one more evaluation of each model on the test set and, where the round smooths, one more smoothing;
 rounds that are not recorded cost nothing.
@@ -45,7 +45,7 @@ class Recording:
     accuracy: dict[str, Tensor]
 
     def flatten(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors under the names "STAGE/LAYER" and "accuracy/STAGE", and the rest."""
+        """Tensors under the names "STAGE/LAYER" and "accuracy/STAGE", and the other attributes."""
         tensors = {f"{stage}/{name}": w for stage, layers in self.stacks.items() for name, w in layers.items()}
         tensors |= {f"accuracy/{stage}": w for stage, w in self.accuracy.items()}
         about = {
@@ -69,8 +69,8 @@ def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], upload
     """A recording of round `round_`, before the server's step changes the state.
 
     Args:
-        trained: name -> (m, ...), what the clients trained.
-        uploads: what the mechanism made of it.
+        trained: name -> (m, ...), the clients' models before the mechanism.
+        uploads: the privatised uploads.
     """
     method, mechanism, clients = simulation.method, simulation.mechanism, uploads.clients
     noise = mechanism.upload_noise
@@ -92,7 +92,7 @@ def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], upload
 
 
 def _accuracy(simulation: "Simulation", stack: Mapping[str, Tensor], clients: int) -> Tensor:
-    """(clients, classes)"""
+    """The accuracy of each client's model on each class, (clients, classes)."""
     rows = []
     for k in range(clients):
         model = {**simulation.state.weights, **{name: w[k] for name, w in stack.items()}}

@@ -4,9 +4,9 @@
     outcome = take_round(state, entry, method, collect)
 
 `collect` is what differs: a `LocalCohort` trains the clients on this machine and privatises what they send (the audit
-gives it a trainer that sends canaries), a federation's server hands over the uploads that its nodes have sent. What
-everybody shares is here: whether a round is released, what of the uploads the method may see, what the server makes of
-them, what clients keep at home.
+gives it a trainer that sends canaries), a federation's server hands over the uploads that its nodes have sent. All else
+is shared: whether a round is released, which part of the uploads the method may see, the server's step, and the parts
+of models that clients keep at home.
 """
 
 import math
@@ -30,13 +30,13 @@ from fedceo.training.work import Trainer, Work
 
 @dataclass(frozen=True)
 class Collected:
-    """The uploads of a round and what stays at home.
+    """The uploads of a round, and the parts of models that stay at home.
 
     Attributes:
-        uploads: what the mechanism lets out.
+        uploads: the privatised uploads.
         personal: client -> the parts of its model that it keeps.
         loss: mean training loss of those who trained, None where nobody did or it is not finite.
-        sent: what the clients trained, before any mechanism; None where they send statistics or train elsewhere.
+        sent: the contribution before any mechanism; None where clients send statistics or train elsewhere.
     """
 
     uploads: Uploads
@@ -54,7 +54,7 @@ class Outcome:
 
     Attributes:
         state: the method's memory after the round.
-        record: what the round's record says of it.
+        record: the round's metrics, as far as the round itself knows them.
         collected: the uploads, None for a round that was discarded.
     """
 
@@ -93,7 +93,7 @@ def plan_round(
 
 
 def take_round(state: State, entry: Entry, method: Method, collect: Collect, clock: Clock | None = None) -> Outcome:
-    """The round that an entry describes.
+    """Take the round that an entry describes; nothing changes but the state that is returned.
 
     Args:
         collect: gives the uploads; it is not called for a round that is not released.
@@ -132,7 +132,7 @@ class LocalCohort:
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
         origin = {name: state.weights[name] for name in sent.start}
-        if statistics is not None:  # they are sums of their own, not changes of the model
+        if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
         with self.clock.during("privatising"):
             uploads = self.mechanism.privatise(sent, self._senders(entry), origin)
@@ -150,7 +150,7 @@ class LocalCohort:
     def _contribution(
         self, state: State, entry: Entry, statistics: Statistics | None
     ) -> tuple[Contribution, float | None]:
-        """What those who report would send if nobody clipped or noised it, and the mean loss of those who train."""
+        """The contribution of those who report, neither clipped nor noised, and the mean loss of those who train."""
         if statistics is not None:
             return self._measured(state, entry, statistics), None
         loss = None
@@ -161,19 +161,19 @@ class LocalCohort:
         return self.method.contribution(state, entry.reported, passes), loss
 
     def _measured(self, state: State, entry: Entry, statistics: Statistics) -> Contribution:
-        """Statistics instead of updates; clients at their cap send those of no records."""
+        """The contribution of clients that send statistics; those at their cap send the statistics of no records."""
 
         def of(indices: Tensor) -> dict[str, Tensor]:
             return statistics(state, *self.context.records(indices.to(self.context.device)))
 
-        none = of(torch.empty(0, dtype=torch.int64))  # says what there is to send, though nobody may be in
+        none = of(torch.empty(0, dtype=torch.int64))  # which gives names and shapes though nobody may be in
         train = self.context.federation.train
         found = [of(train[client]) if client in entry.own else none for client in entry.reported]
         sent = {name: torch.stack([zeros, *(each[name] for each in found)])[1:] for name, zeros in none.items()}
         return Contribution({name: torch.zeros_like(s) for name, s in sent.items()}, sent)
 
     def _phase(self, starts: Weights, entry: Entry, work: Work) -> tuple[Weights, float | None]:
-        """One phase of those who send something of their own; the others stay where they are."""
+        """One phase of local training; clients at their cap keep the weights that they start from."""
         if not entry.own:
             return starts, None
         if not entry.capped:
@@ -190,7 +190,7 @@ class LocalCohort:
 
 
 def _kept(personal: Weights, entry: Entry) -> dict[int, Weights]:
-    """What clients keep at home; a client that is capped or whose part overflowed keeps what it had."""
+    """Each client's personal part; a client that is capped or whose part overflowed keeps the one it had."""
     if not personal:
         return {}
     finite = finite_rows(personal).tolist()

@@ -36,7 +36,7 @@ MOST_MEASURED = 1000
 
 
 class Simulation:
-    """A federation in training: `state` and `ledger` after `round` rounds, and how to take the next."""
+    """A federation in training: its `state` and `ledger` after `round` rounds, and the way to the next."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Simulation:
         self.context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
         self.engine = choose_engine(self.context, experiment.train.engine)
         self.trainer: Trainer = make_trainer(self.context, self.engine)
-        self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # what trains elsewhere, for the summary
+        self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # where clients train, for the summary
         self.evaluator = Evaluator(self.model, federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
@@ -81,12 +81,12 @@ class Simulation:
         ledger: Ledger | None = None,
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """Stand where a run stood after a round.
+        """Put the simulation where a run was after a round.
 
         Args:
-            clip: C, as far as it had moved.
-            ledger: what was spent; entries after the round are left out where a seed repeats them.
-            seconds: where the time went.
+            clip: C after that round; it moves where clipping is adaptive.
+            ledger: the ledger on disk; entries after the round are left out where a seed repeats them.
+            seconds: the seconds spent so far, by part.
         """
         self.state, self.round = state.placed_like(self.state.weights), round_
         self.follow_clip(clip)
@@ -95,12 +95,12 @@ class Simulation:
         self.clock.restore(seconds or {})
 
     def work_elsewhere(self, trainer: Trainer, smooth: Smooth, about: Callable[[], dict[str, Any]]) -> None:
-        """Let others train and smooth from now on; about: what the summary says of them."""
+        """Train and smooth in other processes from now on; about: describes them for the summary."""
         self.trainer, self._smooth, self.workers = trainer, smooth, about
         self.method = self._method()
 
     def draw(self) -> Entry:
-        """Who is in the next round, who reports, and whether anything will be released."""
+        """The entry of the next round: who is in it, who reports, and whether anything will be released."""
         cohort, t = self.experiment.cohort, self.round + 1
         drawn = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
         reported = self.schedule.reporting(t, drawn, cohort.dropout)
@@ -108,9 +108,9 @@ class Simulation:
         return plan_round(t, drawn, reported, self.mechanism, self.method, self.ledger, cap)
 
     def step(self, entry: Entry | None = None) -> dict[str, Any]:
-        """Take the next round; returns its record, with accuracies where the experiment asks for them.
+        """Take the next round; returns its metrics, with accuracies where the experiment asks for them.
 
-        entry: what `draw` said of the round, for a caller that keeps the ledger; left out, it is drawn here.
+        entry: the one that `draw` gave, for a caller that writes the ledger first; left out, it is drawn here.
         """
         experiment, t = self.experiment, self.round + 1
         entry = entry or self.draw()
@@ -133,7 +133,7 @@ class Simulation:
         return record
 
     def local_cohort(self, t: int) -> LocalCohort:
-        """What trains and privatises the cohort of round t."""
+        """The collector of round t, which trains the cohort and privatises its uploads."""
         by_records = self.experiment.train.weighting == "records"
         sizes = self.sizes if by_records else None
         return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
@@ -179,7 +179,7 @@ class Simulation:
         self.method = self._method()
 
     def _followed(self, unclipped: float) -> float:
-        """C one step nearer to the wanted quantile (Andrew et al. 2021)."""
+        """C one step nearer to the quantile asked for (Andrew et al. 2021)."""
         privacy = self.experiment.privacy
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 

@@ -37,15 +37,15 @@ OnStart = Callable[[Simulation], None]
 
 @dataclass(frozen=True)
 class Run:
-    """A run: the experiment, one record per round, the global model, and the summary.
+    """A run: the experiment, the metrics of every round, the global model, and the summary.
 
     Attributes:
-        history: one dict per round; rounds that were evaluated have "test_accuracy" and the like.
+        history: the metrics of each round, a dict; rounds that were evaluated have "test_accuracy" and the like.
         weights: the global model's parameters after the last round taken.
         model: the module with those weights, in evaluation mode.
-        result: what result.json holds; accuracies in 0..1, and the privacy rows.
+        result: the summary, as in result.json; accuracies in 0..1, and the privacy rows.
         finished: whether all rounds were taken, or all that privacy.max_epsilon allows.
-        ledger: what was spent, round by round.
+        ledger: what every round has spent.
         folder: where it lies on disk, if it does.
     """
 
@@ -75,13 +75,13 @@ def run(
     Args:
         experiment: an experiment, a nested mapping of one, or the path of an experiment file.
         out: a new or empty folder for the run's files; without it nothing is written.
-        data: data of your own, instead of what [data] names: a Federation as it is, or a Source to be partitioned as
-            [data] says.
-        model: a module of your own that returns logits, instead of what [model] names.
-        workers: Ray workers that train the cohort (fedceo.scale), instead of this process. They are a place to run, no
-            part of the experiment: the result is the same, and a run may go on elsewhere.
+        data: data of your own, instead of those that [data] names: a Federation as it is, or a Source to be partitioned
+            as [data] says.
+        model: a module of your own that returns logits, instead of the one that [model] names.
+        workers: Ray workers that train the cohort (fedceo.scale), instead of this process. They are no part
+            of the experiment: the result is the same, and a run may be resumed elsewhere.
         on_start: called with the simulation before its first round, by whoever wants to watch it.
-        on_round: called with every round's record.
+        on_round: called with every round's metrics.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
     """
     simulation = prepare(as_experiment(experiment), data, model)

@@ -33,7 +33,7 @@ def client_sizes(experiment: Experiment) -> list[int]:
 
 
 def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float) -> Plan:
-    """The experiment as the accountant knows it.
+    """The plan of an experiment, which is all that the accountant knows of it.
 
     Args:
         sizes: training records of each client; they matter under record-level privacy only.
@@ -58,7 +58,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
 
 
 def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
-    """As given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
+    """The delta as given, else min(1e-5, n^-1.1) for n clients, or n records where one of these is protected."""
     privacy, of_records = experiment.privacy, noise_site(experiment) is NoiseSite.STEPS
     protected = sum(sizes) if of_records else len(sizes)
     if of_records and privacy.delta is not None and privacy.delta * protected >= 1:
@@ -70,7 +70,7 @@ def _delta_of(experiment: Experiment, sizes: Sequence[int]) -> float:
 
 
 def _record_steps(experiment: Experiment, sizes: Sequence[int]) -> tuple[RecordSteps, ...]:
-    """Local DP-SGD of every kind of client: those of other sizes sample at other rates and take other steps."""
+    """Local DP-SGD of every kind of client: the rate of a record and the steps follow from its size."""
     if noise_site(experiment) is not NoiseSite.STEPS:
         return ()
     method, train = experiment.method, experiment.train
@@ -82,7 +82,7 @@ def _record_steps(experiment: Experiment, sizes: Sequence[int]) -> tuple[RecordS
 
 
 def foreseen(experiment: Experiment, clients: int) -> Realised:
-    """Everything that is known of a run before it begins: how often a client will be in, if the seed tells it."""
+    """The facts of a run that are known before it begins: the most participations, where the seed tells them."""
     return Realised(participations=planned_participations(experiment, clients))
 
 
@@ -100,7 +100,7 @@ def planned_participations(experiment: Experiment, clients: int) -> int | None:
 
 
 def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
-    """sigma: as given, solved for target_epsilon, or 0 without a mechanism."""
+    """The noise multiplier as given, solved for target_epsilon, or 0 without a mechanism."""
     privacy = experiment.privacy
     if noise_site(experiment) is NoiseSite.NOWHERE:
         return 0.0
@@ -116,7 +116,7 @@ def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
 def question_to_solve(experiment: Experiment, sizes: Sequence[int], observer: str) -> Question:
     """The question that noise is solved for, so that the rows after the run keep to it; its own noise does not matter.
 
-    Rows that go by how often a client was in go by the most active client.
+    Rows that depend on participations are solved for those of the most active client.
     """
     most = planned_participations(experiment, len(sizes))
     if most is None and (observer == "server" or noise_site(experiment) is NoiseSite.STEPS):
@@ -163,7 +163,7 @@ def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: f
 
 
 def _with_caveat(rows: list["Row"], experiment: Experiment) -> list["Row"]:
-    """The rows with a word on noise from a seed, which protects from nobody who knows the seed."""
+    """The rows, each with a warning where noise comes from a seed: whoever knows the seed can compute the noise."""
     if experiment.privacy.randomness == "system" or noise_site(experiment) is NoiseSite.NOWHERE:
         return rows
     return [replace(row, assumption=f"{row.assumption}; void for whoever knows the seed") for row in rows]

@@ -1,4 +1,4 @@
-"""What a finished run says of itself: accuracy, privacy, machine, each number named."""
+"""The summary of a run: accuracy, privacy, machine, each number named."""
 
 import platform
 import time
@@ -17,7 +17,7 @@ from fedceo.simulation.spending import spent_rows
 
 
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
+    """Accuracies: last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
 
     Where the last model has just been smoothed, also that of the last round measured that did not smooth, or None: a
     smoothing can do much to a model, for better or worse.
@@ -48,7 +48,7 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def global_model_caveat(experiment: Experiment) -> str | None:
-    """What must be known of the model whose accuracy is given, where nobody has that model."""
+    """A warning about the model whose accuracy is given, where nobody has that model."""
     if not experiment.method.keeps_heads:
         return None
     words = "the shared layers under the mean of all clients' last layers, a model that nobody has"
@@ -67,7 +67,7 @@ def machine(device: torch.device) -> str:
 
 
 class Trained(Protocol):
-    """What a summary is made of: a simulation, or the server of a federation, after its last round."""
+    """A simulation, or the server of a federation, after its last round: the subject of a summary."""
 
     experiment: Experiment
     federation: Federation
@@ -83,7 +83,7 @@ class Trained(Protocol):
 
 
 def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
-    """What tells an architecture that the experiment file names, module:callable, from a later one of that name."""
+    """The fingerprint of an architecture of the user's own, which tells it from a later one of the same name."""
     name, data = simulation.experiment.model.name, simulation.federation
     if not is_own(name) or simulation.model_name != name:
         return {}
@@ -91,7 +91,7 @@ def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
 
 
 def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float, ended: str | None) -> dict[str, Any]:
-    """What result.json holds."""
+    """The summary, as result.json holds it."""
     experiment, data = simulation.experiment, simulation.federation
     rows = spent_rows(experiment, data.sizes.tolist(), simulation.noise_multiplier, simulation.ledger)
     return {

@@ -88,20 +88,23 @@ class LoopTrainer:
                 at: Weights = weights
                 if work.ascent:
                     uphill = noised if work.record else self._gradient(model, weights, x, y, mask, work)[0]
-                    at = _named(terms.ascend(work, _row(weights), _row(uphill)), weights)
+                    way = _views(terms.ascent(work, _row(uphill)), weights)
+                    at = {name: w + way[name] for name, w in weights.items()}
                 gradients, loss = self._gradient(model, at, x, y, mask, work)
                 if work.record:
                     divisor = context.expected_batch(client, work)
                     noised = gradients = _noised(gradients, work, noise, step, divisor)
                 if terms.active_terms(work):
-                    gradients = _named(_with_terms(work, _row(gradients), _row(weights), start_row), weights)
+                    gradients = _views(_with_terms(work, _row(gradients), _row(weights), start_row), weights)
                 for name, w in weights.items():
                     gradient = gradients[name]
                     if work.momentum:
                         gradient = momenta[name].mul_(work.momentum).add_(gradient)
                     w.sub_(gradient, alpha=work.learning_rate)
                 if terms.projects(work):
-                    weights = _named(terms.project(work, _row(weights), start_row), weights)
+                    projected = _views(terms.project(work, _row(weights), start_row), weights)
+                    # memory of their own, for products may round otherwise where it is not aligned
+                    weights = {name: w.clone() for name, w in projected.items()}
                 losses.append(loss)
         return weights, torch.stack(losses).mean()
 
@@ -201,7 +204,7 @@ def _row(weights: Weights) -> Tensor:
     return as_row(weights)[None]
 
 
-def _named(row: Tensor, like: Weights) -> dict[str, Tensor]:
-    """Undo `_row`; every tensor has memory of its own, since products may round otherwise on unaligned memory."""
+def _views(row: Tensor, like: Weights) -> dict[str, Tensor]:
+    """Undo `_row`, without copying."""
     parts = torch.split(row[0], [w.numel() for w in like.values()])
-    return {name: part.view(w.shape).clone() for (name, w), part in zip(like.items(), parts, strict=True)}
+    return {name: part.view(w.shape) for (name, w), part in zip(like.items(), parts, strict=True)}

@@ -75,9 +75,9 @@ def project(work: Work, weights: Tensor, starts: Tensor) -> Tensor:
     return torch.where(norms > work.radius, nearer, weights)
 
 
-def ascend(work: Work, weights: Tensor, uphill: Tensor) -> Tensor:
-    """(K, D) points at distance work.ascent from the weights along `uphill`; a row of zeros leads nowhere."""
-    return weights + uphill * (work.ascent / row_norms(uphill).clamp_min(1e-30))
+def ascent(work: Work, uphill: Tensor) -> Tensor:
+    """(K, D) way of length work.ascent along `uphill` to where gradients are taken; a row of zeros leads nowhere."""
+    return uphill * (work.ascent / row_norms(uphill).clamp_min(1e-30))
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class ConvPass:
         y = self.z
         if block.pool > 1:
             y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
-        self.y = y.unflatten(0, x.shape[:2])  # type: ignore[no-untyped-call]
+        self.y = y.unflatten(0, x.shape[:2])
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         block, pool = self.block, [self.block.pool] * 2

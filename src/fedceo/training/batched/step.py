@@ -48,7 +48,7 @@ def ascend(cohort: Cohort, work: Work) -> Tensor:
     if cohort.noised is None:
         _forget_fixed(cohort, work)
     uphill = cohort.gradients if cohort.noised is None else cohort.noised
-    cohort.weights.copy_(terms.ascend(work, cohort.weights, uphill))
+    cohort.weights.add_(terms.ascent(work, uphill))
     return before
 
 

@@ -52,7 +52,7 @@ class CapturedSteps:
     def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> torch.cuda.CUDAGraph | None:
         """Record a step after a rehearsal, in which libraries set themselves up; the cohort is as before afterwards."""
         before = [(t, t.clone()) for _, t in _tensors(cohort)]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             step(cohort)

@@ -13,6 +13,7 @@ import numpy as np
 
 
 def idx(values: np.ndarray) -> bytes:
+    """Unsigned bytes in the IDX format of MNIST."""
     return bytes((0, 0, 8, values.ndim)) + np.array(values.shape, ">u4").tobytes() + values.astype(np.uint8).tobytes()
 
 

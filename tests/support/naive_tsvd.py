@@ -1,4 +1,4 @@
-"""A second, naive implementation: definitions written out, float64, no symmetry, no shortcuts."""
+"""A second, naive implementation of the t-product algebra: definitions written out, float64, no shortcuts."""
 
 import numpy as np
 import torch

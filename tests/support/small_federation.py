@@ -1,23 +1,9 @@
-"""A small federation and small models that tests share."""
+"""A small federation of unequal clients, and a small model for it."""
 
-import sys
-from pathlib import Path
-
-import pytest
 import torch
 from torch import Tensor, nn
 
 from fedceo.data import Federation
-
-
-def module_here(name: str, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The text as a module of the user's own in the working directory, under a name that no other test has."""
-    unlike_others = f"{name}_{folder.name.replace('-', '_')}"
-    (folder / f"{unlike_others}.py").write_text(text)
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return unlike_others
-
 
 SIZES = (13, 8, 21, 5)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -10,8 +11,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+import fedceo
 from fedceo.deploy.client import PrivacyMod, client_app
-from fedceo.deploy.records import dealt_records
+from fedceo.deploy.records import dealt_public_records, dealt_records
+from fedceo.deploy.strategy import MethodStrategy
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.training.schedule import Schedule
 
@@ -44,7 +47,7 @@ class Node:
     key: bytes = b""
     connected: bool = True
     tamper: Tamper | None = None
-    """What becomes of its answers to training messages; None loses one."""
+    """A change to its answers to training messages; an answer of None is lost."""
 
 
 @dataclass
@@ -113,7 +116,7 @@ class LocalGrid(Grid):
 
 
 def pem(name: object) -> bytes:
-    """What Flower keeps of a registered key."""
+    """A registered key as Flower keeps it."""
     return f"-----BEGIN PUBLIC KEY-----\n{name}\n-----END PUBLIC KEY-----\n".encode()
 
 
@@ -124,3 +127,14 @@ def local_grid(given: Experiment, noise: Schedule | None = None) -> LocalGrid:
     app = client_app(given, lambda client: dealt_records(given, client), mod)
     clients = range(given.data.clients or 0)
     return LocalGrid({1000 - 7 * client: Node(app, client, key=pem(client)) for client in clients})
+
+
+def strategy(given: Experiment, out: Path, timeout: float = 0.01) -> MethodStrategy:
+    """A server that deals the data of the experiment and draws its cohorts from its seed."""
+    return MethodStrategy(given, dealt_public_records(given), out, timeout, Schedule(given.seed))
+
+
+def simulated(given: Experiment) -> fedceo.Run:
+    """The same experiment in one process, its noise drawn from the seed."""
+    seeded = given.privacy.model_copy(update={"randomness": "seeded"})
+    return fedceo.run(given.model_copy(update={"privacy": seeded}))

@@ -1,4 +1,4 @@
-"""The plan that the specification's numbers are for, and short ways to ask about it."""
+"""Questions to the accountant about the plan that the specification's numbers are for."""
 
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -43,21 +43,24 @@ def rows(asked: Question) -> dict[str, Row]:
 
 
 def epsilon(asked: Question, observer: str = "outsider") -> float:
+    """The epsilon of an observer's first row, which must be a number."""
     found = rows(asked)[observer].epsilon
     assert found is not None
     return found
 
 
-def of_plan(plan: Plan, observer: str = "outsider", realised: Realised | None = None) -> float:
-    """The epsilon of an observer's first row."""
+def epsilon_of_plan(plan: Plan, observer: str = "outsider", realised: Realised | None = None) -> float:
+    """The epsilon of an observer's first row, asked with a plan and what was realised of it."""
     return epsilon(Question(plan, realised or Realised()), observer)
 
 
 def poisson(multiplier: float, rate: float = 0.1, rounds: int = 300, adjacency: str = "zero-out") -> float:
+    """The epsilon of Poisson cohorts whose size is hidden."""
     return averages_epsilon(((Round.of(rate, multiplier, adjacency, hidden_size=True), rounds),), DELTA)
 
 
 def by_sigma(*wanted: float) -> list[tuple[float, float]]:
+    """One wanted number for each of SIGMAS, as parameters of a test."""
     return list(zip(SIGMAS, wanted, strict=True))
 
 

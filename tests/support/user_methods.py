@@ -1,4 +1,8 @@
-"""A module of methods of a user's own, good and bad, as text: tests write it where it is looked for."""
+"""Methods of a user's own, good and bad, as the text of a module that tests write into the working directory."""
+
+from typing import Any
+
+from tests.support.small_runs import changed
 
 METHODS = """
 from dataclasses import dataclass, replace
@@ -221,3 +225,9 @@ class Half:
 
 a_number = 3
 """
+
+
+def table_of(name: str, mechanism: str = "distributed", **fields: Any) -> dict[str, Any]:
+    """A small experiment with a method of that name; fields: the method's settings."""
+    table = changed(privacy={"mechanism": mechanism}, train={"rounds": 4}, checkpoint={"every": 1})
+    return table | {"method": {"name": name} | fields}

@@ -123,7 +123,7 @@ FAULTS: dict[str, Fault] = {
     "an extra 1/sqrt(K)": lambda made: weakened(made.min_reports**-0.5)(made),
     "no clipping": lambda made: copy(made, NoClipping),
 }
-"""What the canaries find, and the check of the mechanism too."""
+"""Faults that the canaries find, and the check of the mechanism too."""
 
 SUBTLE_FAULTS: dict[str, Fault] = {
     "float16 noise": lambda made: copy(made, HalfPrecisionNoise),
@@ -132,7 +132,7 @@ SUBTLE_FAULTS: dict[str, Fault] = {
     "5 % too little noise": lambda made: weakened(0.95)(made),
     "one tensor bare": lambda made: copy(made, OneTensorBare),
 }
-"""What the check of the mechanism finds on a model of some thousand parameters."""
+"""Faults that the check of the mechanism finds on a model of some thousand parameters."""
 
 
 def leak_personal_models(simulation: Any) -> None:
