@@ -1,4 +1,4 @@
-"""Canaries: updates that are sent or not by the toss of a coin, and how well a view tells which.
+"""Canaries: updates that are sent or not by the toss of a coin, and how well a view tells one from the other.
 
 A mechanism that promises mu (the Gaussian mechanism's sensitivity over standard deviation) promises of every test for
 the coin, with false positive rate a and false negative rate b, that Phi^-1(1 - a) - Phi^-1(b) <= mu. Upper bounds of
@@ -48,7 +48,7 @@ class Canaries:
         self._rest = torch.from_numpy(order[places.size :])
 
     def updates(self, coins: npt.NDArray[np.bool_], share: float, clip: float, like: Tensor) -> Tensor:
-        """(K, D): R (a u_j + b v) for a coin that fell, C b v for one that did not, with a the share, a^2 + b^2 = 1.
+        """Updates, (K, D): R (a u_j + b v) for heads, C b v for tails, with a the share and a^2 + b^2 = 1.
 
         Clipped, the two differ by a C u_j; at share 1 they are R u_j and nothing. Type and device are those of `like`.
         """
@@ -62,21 +62,21 @@ class Canaries:
         return sent
 
     def own(self, uploads: Tensor) -> Floats:
-        """<x_j, u_j> of uploads with D entries each, for as many j as there are canaries and uploads."""
+        """Scores <x_j, u_j> of uploads with D entries each, for as many j as there are canaries and uploads."""
         rows = torch.arange(min(self.count, len(uploads)))
         return self._along(uploads[rows[:, None], self._places[: len(rows)]])
 
     def peers(self, uploads: Tensor) -> Floats:
-        """<x_{j+1}, u_j>: the next client's upload along a direction in which it sent nothing."""
+        """Scores <x_{j+1}, u_j>: the next client's upload along a direction in which it sent nothing."""
         following = (torch.arange(min(self.count, len(uploads))) + 1) % len(uploads)
         return self._along(uploads[following[:, None], self._places[: len(following)]])
 
     def common(self, vector: Tensor) -> Floats:
-        """<x, u_j> of one vector, (D,), for all j."""
+        """Scores <x, u_j> of one vector, (D,), for all j."""
         return self._along(vector[self._places])
 
     def one(self, vector: Tensor, j: int) -> float:
-        """<x, u_j> of one vector, (D,), for one j."""
+        """Score <x, u_j> of one vector, (D,), for one j."""
         return float((vector[self._places[j]].double().cpu() * self._entries[j]).sum())
 
     def _along(self, picked: Tensor) -> Floats:
@@ -85,14 +85,14 @@ class Canaries:
 
 @dataclass(frozen=True)
 class Samples:
-    """Scores of a view where the coin did not fall and where it fell."""
+    """Scores of a view in two worlds: `out` without the canary (tails), `fallen` with it (heads)."""
 
     out: Floats
     fallen: Floats
 
     @property
     def smaller(self) -> int:
-        """Scores of the world with fewer of them."""
+        """The number of scores in the world that has fewer."""
         return min(self.out.size, self.fallen.size)
 
     def mu_bound(self, alpha: float) -> float:
@@ -137,7 +137,7 @@ def rate_upper(errors: npt.NDArray[np.int64], trials: int, alpha: float) -> Floa
 
 
 def sure_bound(mu: float, scores: int, alpha: float) -> float:
-    """What a Gaussian mechanism at mu is almost sure to be bounded by from so many scores in each world.
+    """The lower bound of mu that so many scores in each world almost surely give for a Gaussian mechanism at mu.
 
     Both kinds of errors are taken to be three standard deviations more frequent than they are on average.
     """
@@ -150,7 +150,7 @@ def sure_bound(mu: float, scores: int, alpha: float) -> float:
 
 
 class Scores:
-    """Scores by view, with the coins they are to be told from."""
+    """Scores by view, with the coins that are to be guessed from them."""
 
     def __init__(self) -> None:
         self._scores: dict[str, list[Floats]] = {}

@@ -73,7 +73,7 @@ def product_limit(products: Floats | float, degree: Floats | float, tests: int) 
         degree: in how many of them one normal is, at most.
         tests: sums that are looked at.
     """
-    exponent = math.log(2 * tests / LEVEL)
+    exponent = math.log(2 * max(tests, 1) / LEVEL)
     return np.sqrt(2 * np.asarray(products, dtype=np.float64) * exponent) + np.asarray(degree) * exponent
 
 

@@ -56,21 +56,21 @@ STEPS_OF_MU = 40
 
 @dataclass(frozen=True)
 class View:
-    """What the canaries showed in one view.
+    """The evidence of the canaries in one view.
 
     Attributes:
         view: released | upload | upload - peer | upload - previous | mean - previous | returned | returned to others,
             or step and its like for records.
         observer: who has it, as in the accounting.
         claim: mu as claimed, the distance of two worlds in standard deviations of the noise.
-        bound: mu at least, at CONFIDENCE for all views together.
-        share: part of the clip that the coins decided on, below 1 where claim is too large to be tested otherwise;
+        bound: lower bound of mu, at CONFIDENCE for all views together.
+        share: part of the clip that the coins decided on, below 1 where the claim is too large to be tested otherwise;
             the bound is that of the share divided by it, as it is for a Gaussian.
-        scores: how many each world has at least.
+        scores: their number in the world that has fewer.
         verdict: passed | refuted | not testable.
-        epsilon_round: of one round, or local step, at the bound.
-        epsilon_run: what the accountant says of the whole run at the bound, as if the noise were Gaussian.
-        epsilon_claimed: what it says of the run at the claim; both None where it promises nothing.
+        epsilon_round: epsilon of one round, or local step, at the bound.
+        epsilon_run: the accountant's epsilon of the whole run at the bound, as if the noise were Gaussian.
+        epsilon_claimed: the same at the claim; both None where it promises nothing.
         epsilon_refutable: the least epsilon of the run that so many scores refute all but surely, None where it is
             beyond ten times the claimed mu.
     """
@@ -106,9 +106,9 @@ class Report:
     """An audit.
 
     Attributes:
-        mechanism: distributed | central | record.
+        mechanism: the name of the audited mechanism.
         noise_multiplier: sigma.
-        delta: of the epsilons.
+        delta: that of the epsilons.
         rounds: how many each view was searched in.
         findings: what the checks of the run found.
         views: what the canaries showed.
@@ -139,7 +139,7 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
 
     Args:
         rounds: rounds played with canaries; left out: as many as half a minute to two minutes allow.
-        seed: of the auditor's coins and directions, not of the experiment; left out: the operating system's entropy.
+        seed: seed of the auditor's coins and directions, not of the experiment; left out: the system's entropy.
     """
     kind, mechanism = simulation.experiment.privacy.mechanism, simulation.mechanism
     if not mechanism.adds_noise:

@@ -89,8 +89,13 @@ class ServerStep:
         origin = model_row(round_.before.weights)
         found = [_scores(model_row(after.weights)[None] - origin, updates).ravel()]
         is_own = np.array([[client == other for other in round_.moved] for client in clients])
-        for rows in (method.starts(after, clients, t + 1), method.personalise(after, clients, t)):
-            moved = as_rows(rows).double().cpu().numpy() - origin
+        handed = [as_rows(method.starts(after, clients, t + 1)), as_rows(method.personalise(after, clients, t))]
+        if torch.equal(*handed):
+            handed.pop()
+        for rows in handed:
+            moved = rows.double().cpu().numpy() - origin
+            if bool((moved == moved[0]).all()):  # everybody is handed the global model
+                continue
             found.append(_scores(moved, updates)[~is_own])
             found.append(_scores(moved, updates * _stays_nowhere(round_))[is_own])
         scores = np.concatenate(found)

@@ -46,16 +46,16 @@ FEWEST_ROUNDS = 40
 MOST_ENTRIES = 1e9
 """Noise drawn in one pass, K D a round: what keeps an audit of a million parameters within minutes."""
 SMOOTHING_COST = 10
-"""Of smoothing an entry, in units of drawing it."""
+"""The cost of smoothing an entry, in units of drawing one."""
 MOST_KEPT = 5e7
 """Entries of earlier noise that are kept to be subtracted."""
 
 
 class Claim(NamedTuple):
-    """What is promised of one view.
+    """The promise of one view.
 
     Attributes:
-        mu: of the whole clip C.
+        mu: that of the whole clip C.
         observer: whose row in the accounting it belongs to.
         share: the part of C that the coin decides on; share * mu is what is tested.
         reports: how many uploads the view is computed from, at least.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedceo.accounting.plan import Question
     from fedceo.accounting.rows import Row
 
-app = typer.Typer(help="Account for privacy, calibrate noise, audit a mechanism.", no_args_is_help=True)
+app = typer.Typer(help="Account for privacy, calibrate noise, audit a run.", no_args_is_help=True)
 
 Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
 Clients = Annotated[int | None, typer.Option(help="N, the number of clients.")]

@@ -8,7 +8,7 @@ from typing import Any
 from fedceo.attacks.control import CONTROL_FAILS, control_fails
 from fedceo.errors import UsageError
 from fedceo.report.loading import LoadedRun, read_json
-from fedceo.report.verdicts import audit_in_words, views_tested
+from fedceo.report.verdicts import audit_in_words, gaps_in_words, power_in_words, views_tested
 
 CHECK_COLUMNS = {"check": "check", "measured": "measured", "expected": "expected", "passed": "passed"}
 VIEW_COLUMNS = {
@@ -20,6 +20,7 @@ VIEW_COLUMNS = {
     "bound": "mu at least (95 %)",
     "epsilon_claimed": "epsilon of the run claimed",
     "epsilon_run": "at that mu",
+    "epsilon_refutable": "epsilon that would have been refuted",
 }
 ATTACK_COLUMNS = {
     "name": "row",
@@ -55,6 +56,7 @@ def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
             "name": run.name,
             "warns": audit["refuted"] or views_tested(audit) < len(audit["views"]),
             "verdict": audit_in_words(audit),
+            "remarks": [words for words in (power_in_words(audit), gaps_in_words(audit)) if words],
             "checks_head": CHECK_COLUMNS.values(),
             "checks": _cells(audit["findings"], CHECK_COLUMNS),
             "views_head": VIEW_COLUMNS.values(),

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from fedceo.report.verdicts import audit_in_words
+from fedceo.report.verdicts import audit_in_words, gaps_in_words, power_in_words
 from fedceo.terminal.tables import VIEW_COLUMNS, Column, console, or_none, percent, show_table
 
 
@@ -57,13 +57,13 @@ def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
 
 
 def show_audit(report: dict[str, Any]) -> None:
-    """Print an audit: the checks of the mechanism as a function, then the canaries' bound in each view."""
+    """Print an audit: the checks of the run, the canaries' bound in each view, then what was not looked at."""
     out = console()
     out.print(
         f"audit of mechanism {report['mechanism']}, noise multiplier {report['noise_multiplier']:.4g}, "
         f"{report['rounds']} rounds with canaries, delta {report['delta']:.1e}"
     )
-    columns = (Column("check of the mechanism", "name"), "measured", Column("expected", "words"))
+    columns = (Column("check of the run", "name"), "measured", Column("expected", "words"))
     checks = [
         (each["check"], f"{each['measured']:.4g}", each["expected"], "passed" if each["passed"] else alarm("FAILED"))
         for each in report["findings"]
@@ -76,6 +76,9 @@ def show_audit(report: dict[str, Any]) -> None:
         for view in report["views"]
     ]  # fmt: skip
     show_table(out, VIEW_COLUMNS, views, title="what canaries showed")
+    for words in (power_in_words(report), gaps_in_words(report)):
+        if words is not None:
+            out.print(words, highlight=False)
     out.print(alarm(audit_in_words(report)) if report["refuted"] else audit_in_words(report), highlight=False)
 
 
