@@ -1,8 +1,7 @@
 """Rows against explicit federations: no epsilon below what one of them attains, none far above the best known bound.
 
-The federations are computed by `tests.support.federations`, which shares nothing with the accountant: densities instead
-of profiles, Laplace inversion instead of an FFT. Every setting is N/K/T/sigma with its delta.
-"""
+`tests.support.federations` shares nothing with the accountant: densities instead of profiles, Laplace inversion instead
+of an FFT. Every setting is N/K/T/sigma with its delta."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,18 +13,8 @@ import pytest
 from scipy import stats
 
 from fedceo.accounting.plan import Question, RecordSteps
-from tests.support import independent_epsilons
-from tests.support.federations import (
-    ANTIPODAL,
-    FIXED,
-    HIDDEN,
-    Kind,
-    Sums,
-    attained,
-    attained_in_one_round,
-    one_kind,
-    sizes_that_show,
-)
+from tests.support import federations, independent_epsilons
+from tests.support.federations import ANTIPODAL, FIXED, HIDDEN, Kind, Sums, attained, attained_in_one_round, one_kind
 from tests.support.privacy_questions import epsilon, question
 
 EXACT = 1.001
@@ -146,7 +135,7 @@ def shares_of_noise() -> Iterator[Setting]:
         (40, 20, 60, 2.0, 1e-6),
     ):
         asked = question(sigma, sampling="poisson", **sizes(clients, cohort, rounds, delta))
-        kinds = sizes_that_show(clients, cohort, rounds, sigma, delta)
+        kinds = federations.sizes_that_show(clients, cohort, rounds, sigma, delta)
         name = f"distributed Poisson {clients}/{cohort}/{rounds}/{sigma:g} {delta:g}"
         yield Setting(name, asked, kinds, (ANTIPODAL,), NEAR)
     for sigma, reports in (

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedceo.simulation import rounds
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,6 +44,7 @@ def test_every_point_of_every_sweep_has_all_seeds_and_the_file_says_where_it_was
     measure = theory("measure")
     assert {"machine", "date", "versions", "experiments"} <= set(found["about"])
     for name, table in found["about"]["experiments"].items():
+        table = table | {"privacy": {"noise": "gaussian"} | table["privacy"]}  # a field that came after the measurement
         assert measure.experiment_of(measure.Cell(name, 64, 128, 128, 1.0), 0).model_dump() == table
     seeds: dict[Any, set[int]] = {}
     for run in found["runs"]:
@@ -51,7 +54,10 @@ def test_every_point_of_every_sweep_has_all_seeds_and_the_file_says_where_it_was
         assert all(seed in seeds[cell] for cell in cells)
 
 
-def test_a_run_of_the_file_comes_out_again(theory: Any, found: Any) -> None:
+def test_a_run_of_the_file_comes_out_again(theory: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file was measured by version 0.1.0, whose noise followed from the seed alone."""
+    assert found["about"]["versions"]["fedceo"] == "0.1.0"
+    monkeypatch.setattr(rounds, "make_noise_key", lambda *of_the_run: "")
     measure = theory("measure")
     cells = [measure.Cell(method, 16, 128, 128, 1.0) for method in ("udp-fedavg", "fedceo-noise-own")]
     for cell, loss in zip(cells, measure.utility_losses(cells, seed=1), strict=True):
