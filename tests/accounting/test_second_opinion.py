@@ -80,6 +80,7 @@ def central_poisson() -> Iterator[Setting]:
         (1000, 10, 10_000, 1.0, 1e-30, "zero-out"),
         (10**6, 100, 10_000, 50.0, 1e-7, "zero-out"),
         (10**6, 100, 10_000, 50.0, 1e-14, "zero-out"),
+        (10**6, 150, 2000, 2.0, 1e-16, "zero-out"),
         (10**6, 1000, 1000, 0.65, 1e-7, "zero-out"),
         (10**6, 1000, 100_000, 2.0, 1e-9, "add-remove"),
         (100, 10, 300, 1.0, 1e-5, "replace-one"),
@@ -241,6 +242,14 @@ def test_tiny_deltas_have_the_epsilon_of_a_second_implementation(
     """D13: rounding errors of an FFT without a tilt once took up to 7 % off; the numbers are the specification's."""
     asked = question(1.0, "central", sampling="poisson", **sizes(clients, 10, rounds, delta))
     assert epsilon(asked) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_client_that_is_gone_has_an_epsilon_at_tiny_deltas() -> None:
+    """Its losses end at -ln(1 - q), where rounding errors of a profile once counted as exposed."""
+    fields = sizes(1000, 5, 400, 1e-32)
+    found = epsilon(question(2.0, adjacency="add-remove", **fields))
+    lower = attained(one_kind(400, 0.005, 2.0), FIXED["add-remove"], 1e-32)
+    assert lower * (1 - 1e-6) <= found <= lower * 1.02
 
 
 def test_a_cap_that_cannot_bind_changes_nothing() -> None:

@@ -11,6 +11,7 @@ a library of privacy accounting. Both integrals are sums by the trapezoidal rule
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,15 +69,23 @@ def sizes_that_show(clients: int, cohort: int, rounds: int, sigma: float, delta:
 
 
 def attained(kinds: Sequence[Kind], sums: Sequence[Sums], delta: float) -> float:
-    """The largest epsilon that one of the federations has, in either direction."""
-    return max(_Inversion(kinds, of, backwards).epsilon(delta) for of in sums for backwards in (False, True))
+    """The largest epsilon that one of the federations has, in either direction.
+
+    A direction that this way cannot compute is left out, which only lowers what is attained.
+    """
+    found = []
+    for of in sums:
+        for backwards in (False, True):
+            with suppress(ArithmeticError):
+                found.append(_Inversion(kinds, of, backwards, delta).epsilon())
+    return max(found)
 
 
 def attained_in_one_round(rate: float, noise: float, sums: Sequence[Sums], delta: float) -> float:
     """The same for a single round, by integrating (P - e^eps Q)_+ itself."""
 
     def epsilon(of: Sums, backwards: bool) -> float:
-        width, log_p, loss = _densities(rate, noise, of, backwards, fineness=4_000)
+        width, log_p, loss = _densities(rate, noise, of, backwards, reach=12.0, fineness=4_000)
 
         def excess(e: float) -> float:
             return float(width * np.sum(np.exp(log_p) * -np.expm1(np.minimum(e - loss, 0.0)))) - delta
@@ -87,11 +96,17 @@ def attained_in_one_round(rate: float, noise: float, sums: Sequence[Sums], delta
 
 
 class _Inversion:
-    """T rounds of one federation in one direction."""
+    """T rounds of one federation in one direction.
 
-    def __init__(self, kinds: Sequence[Kind], sums: Sums, backwards: bool) -> None:
+    Densities end where, over all rounds, a millionth of delta is left: that only takes away from what is attained, and
+    moments of what hardly ever happens would drown all others.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], sums: Sums, backwards: bool, delta: float) -> None:
+        self.delta = delta
+        reach = float(stats.norm.isf(1e-6 * delta / sum(kind.rounds for kind in kinds)))
         self.kinds = [
-            (kind.rounds, [(p, *_densities(q, z, sums, backwards)) for p, q, z in kind.strata]) for kind in kinds
+            (kind.rounds, [(p, *_densities(q, z, sums, backwards, reach)) for p, q, z in kind.strata]) for kind in kinds
         ]
 
     def log_mgf(self, s: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
@@ -113,7 +128,9 @@ class _Inversion:
     def at(self, theta: float) -> float:
         return float(self.log_mgf(np.array([theta], dtype=np.complex128))[0].real)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self) -> float:
+        delta = self.delta
+
         def chernoff(log_theta: float) -> float:
             return (self.at(math.exp(log_theta)) - math.log(delta)) / math.exp(log_theta)
 
@@ -121,21 +138,34 @@ class _Inversion:
         nudge = 1e-3 * theta
         before, here, after = (self.at(theta + k * nudge) for k in (-1, 0, 1))
         mean, spread = (after - before) / (2 * nudge), math.sqrt(max(after - 2 * here + before, 0.0)) / nudge
-        # the sum repeats after 2 pi / spacing, which 40 standard deviations are well within
+        # the sum repeats after 2 pi / spacing; where 40 standard deviations are too few a finer one says otherwise
         spacing = 2 * math.pi / (40 * spread + 8 * abs(mean) / (1 + theta * spread))
-        nodes, values = self._nodes(theta, here, spacing)
+        found = self._root(theta, here, mean, spread, spacing)
+        for _ in range(4):
+            spacing /= 4
+            before, found = found, self._root(theta, here, mean, spread, spacing)
+            if abs(found - before) <= 1e-6 * found:
+                return found
+        raise ArithmeticError("the integral does not settle: losses are too rare and too large for this way")
 
-        def log_delta(epsilon: float) -> float:
+    def _root(self, theta: float, here: float, mean: float, spread: float, spacing: float) -> float:
+        """Epsilon with nodes at this spacing."""
+        nodes, values = self._nodes(theta, here, spacing)
+        limit = math.log(self.delta)
+
+        def excess(epsilon: float) -> float:
             found = float(spacing / math.pi * np.sum((values * np.exp(-1j * nodes.imag * epsilon)).real))
-            return math.log(max(found, 1e-300)) + here - theta * epsilon
+            return math.log(max(found, 1e-300)) + here - theta * epsilon - limit
 
         # from above, since far below the mean of the tilted losses nothing is left but rounding errors
         places = [e for e in np.linspace(mean + 6 * spread, mean - 6 * spread, 121).tolist() if e > 0]
-        below = next((e for e in places if log_delta(e) > math.log(delta)), None)
+        below = next((e for e in places if excess(e) > 0), None)
         if below is None:
             return 0.0
         above = below + spread / 10
-        return float(optimize.brentq(lambda e: log_delta(e) - math.log(delta), below, above, xtol=1e-9 * above))
+        if excess(above) > 0:
+            raise ArithmeticError("the root lies above all places: losses are too rare and too large for this way")
+        return float(optimize.brentq(excess, below, above, xtol=1e-9 * above))
 
     def _nodes(
         self, theta: float, here: float, spacing: float
@@ -150,17 +180,17 @@ class _Inversion:
             nodes.append(s)
             values.append(integrand)
             if np.max(np.abs(integrand)) < 1e-7 * abs(values[0][0]):
-                break
-        return np.concatenate(nodes), np.concatenate(values)
+                return np.concatenate(nodes), np.concatenate(values)
+        raise ArithmeticError("the integrand falls too slowly: too few rounds for this way")
 
 
 def _densities(
-    rate: float, noise: float, sums: Sums, backwards: bool, fineness: int = 20
+    rate: float, noise: float, sums: Sums, backwards: bool, reach: float, fineness: int = 20
 ) -> tuple[float, Floats, Floats]:
-    """Width of the steps, ln P and the loss ln P - ln Q, on so many steps in each standard deviation."""
+    """Width of the steps, ln P and the loss ln P - ln Q, on so many steps in each of the standard deviations."""
     centres = [centre for centre in (sums.out, sums.there, sums.other) if centre is not None]
     width = noise / fineness
-    x = np.arange(min(centres) - 30 * noise, max(centres) + 30 * noise, width)
+    x = np.arange(min(centres) - reach * noise, max(centres) + reach * noise, width)
 
     def world(other: float | None) -> Floats:
         out = stats.norm.logpdf(x, sums.out, noise)

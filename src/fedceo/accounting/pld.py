@@ -146,12 +146,20 @@ def _signed_losses(average: Round, unlikely: float, reverse: bool) -> tuple[Floa
 
 def _connected(average: Round, unlikely: float, reverse: bool) -> tuple[Floats, Floats, float]:
     """Positive losses and their probabilities: corners of the profile if it was linear in e^eps between points."""
-    epsilons = _points(average, largest_loss(average, -float(special.ndtri(unlikely)), reverse=reverse))
+    epsilons = _points(average, _furthest(average, unlikely, reverse))
     deltas = np.minimum.accumulate(profile(average, epsilons, reverse=reverse))
     falls, gaps = -np.diff(deltas), np.diff(epsilons)
     before = falls / -np.expm1(-gaps)
     after = np.append(falls[1:] / np.expm1(gaps[1:]), 0.0)
     return epsilons[1:], np.maximum(before - after, 0.0), float(deltas[-1])
+
+
+def _furthest(average: Round, unlikely: float, reverse: bool) -> float:
+    """A loss at which the profile is so small that it can be counted as fully exposed."""
+    largest = largest_loss(average, -float(special.ndtri(unlikely)), reverse=reverse)
+    losses = np.append(np.geomspace(1e-3 * largest, largest, 300)[:-1], largest)
+    is_far = np.flatnonzero(profile(average, losses, reverse=reverse) <= unlikely)
+    return float(losses[is_far[0]] if is_far.size else largest)
 
 
 def _points(average: Round, furthest: float) -> Floats:

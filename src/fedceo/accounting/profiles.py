@@ -34,8 +34,12 @@ def largest_loss(average: Round, deviations: float, *, reverse: bool) -> float:
             return unsampled(mu) + math.log(s.rate + (1 - s.rate) * math.exp(-unsampled(mu)))
 
         def falls(mu: float) -> float:
-            """-ln(1 - q + q e^-loss) of a client that seems not to be in."""
-            return -math.log(1 - s.rate + s.rate * math.exp(-unsampled(mu))) if s.rate < 1 else unsampled(mu)
+            """-ln(1 - q + q e^-loss) of a client that seems not to be in, which is at most -ln(1 - q)."""
+            if s.rate == 1:
+                return unsampled(mu)
+            bound, loss = -math.log1p(-s.rate), -math.log1p(s.rate * math.expm1(-unsampled(mu)))
+            # near the bound a profile would be lost in rounding errors, and beyond it there is none
+            return loss if loss < 0.99 * bound else 1.001 * bound
 
         near, far = 1.0 / s.multiplier, 2.0 / s.multiplier
         if average.known_memberships:
