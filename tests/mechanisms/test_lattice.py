@@ -41,6 +41,26 @@ def test_rounded_normals_have_the_law_of_rounded_normals(scale: float, system: b
     check_law(drawn, scale)
 
 
+def test_a_sum_of_rounded_shares_has_the_law_of_one_blurred_normal() -> None:
+    """D16: exact probabilities by convolution against the density of sqrt(R) s z + u_1 + ... + u_R at whole numbers."""
+    scale, shares, reach = 1.5, 4, 40
+    edges = np.arange(-reach, reach + 2) - 0.5
+    one = np.diff(stats.norm.cdf(edges / scale))
+    total = one
+    for _ in range(shares - 1):
+        total = np.convolve(total, one)
+    x, step = np.linspace(-60, 60, 240_001, retstep=True)
+    blurred = stats.norm.pdf(x, scale=scale * shares**0.5)
+    for _ in range(shares):  # a running mean over [-1/2, 1/2]
+        summed = np.concatenate([[0.0], np.cumsum((blurred[1:] + blurred[:-1]) / 2)]) * step
+        blurred = np.interp(x + 0.5, x, summed) - np.interp(x - 0.5, x, summed)
+    at_whole = blurred[np.round((np.arange(-20, 21) - x[0]) / step).astype(int)]
+    middle = len(total) // 2
+    # what Poisson's formula leaves out is e^(-pi^2 s^2 / 2) for each share: 1.5e-5 here, nothing at s = 2^20
+    assert np.abs(total[middle - 20 : middle + 21] - at_whole).max() < 1e-6
+    assert np.abs(total[middle - 20 : middle + 21] - stats.norm.pdf(np.arange(-20, 21), scale=3.0)).max() > 1e-3
+
+
 def test_where_float64_is_not_sure_256_bits_decide_and_the_law_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lattice, "MARGIN", 0.2)  # most draws are then undecided
     check_law(rounded_normals(4_000, 1.5, np.random.default_rng(2)), 1.5)

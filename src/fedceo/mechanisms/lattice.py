@@ -6,9 +6,9 @@ update. For a whole number k and a real normal z
 
     k + round(s z) = round(k + s z),
 
-which is the Gaussian mechanism with its result rounded: what is computed from a private result is no less private. So
-every epsilon of Gaussian noise holds as it is, for any sampling and any number of rounds, without a slack for the
-rounding. Rounding towards zero makes no update longer, so that the clip stays the sensitivity.
+which is the Gaussian mechanism with its result rounded: what is computed from a private result is no less private. A
+sum of such shares is a blurred and rounded Gaussian of their whole variance. So every epsilon of Gaussian noise holds
+as it is (D16). Rounding towards zero makes no update longer, so that the clip stays the sensitivity.
 
 `rounded_normals` draws round(s z) exactly but for 2^-100 in total variation: float64 decides where it can, with a
 margin a thousand times its error, and 256 bits decide where it cannot.
