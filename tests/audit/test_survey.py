@@ -31,6 +31,13 @@ def failed(findings: list[Finding]) -> set[str]:
     return {finding.check for finding in findings if not finding.passed}
 
 
+@pytest.mark.parametrize("kind", ["distributed", "central"])
+def test_ours_passes_where_a_large_model_is_called_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedceo.audit.survey.CHUNK_ENTRIES", 20_000)
+    findings = check(None, kind)
+    assert not failed(findings), findings
+
+
 @pytest.mark.parametrize("randomness", ["seeded", "system"])
 @pytest.mark.parametrize("kind", ["distributed", "central"])
 def test_ours_passes(kind: str, randomness: str) -> None:

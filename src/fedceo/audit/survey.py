@@ -143,12 +143,13 @@ class Survey:
         size = max(least, min(len(everybody), int(CHUNK_ENTRIES / entries)))
         quiet = [t for t in range(1, experiment.train.rounds + 1) if not self._simulation.method.smooths(t)] or [1]
         self._rng.shuffle(quiet)
-        for turn in range(self._roll_calls(len(everybody) * entries)):
-            if turn % len(quiet) == 0:
+        chunks = np.array_split(everybody, max(1, len(everybody) // size))
+        a_round = 1 if self._is_sum else len(chunks)  # a sum has the noise of its round, whoever is in it
+        for turn, chunk in enumerate(chunks * self._roll_calls(len(everybody) * entries)):
+            if turn % (a_round * len(quiet)) == 0:
                 rehearsal = self._rehearsal(another_seed(self._rng))
-            t = quiet[turn % len(quiet)]
-            for chunk in np.array_split(everybody, max(1, len(everybody) // size)):
-                self._look(rehearsal.play(rehearsal.entry(t, chunk.tolist())), 2 + turn // len(quiet))
+            run, at = divmod(turn // a_round, len(quiet))
+            self._look(rehearsal.play(rehearsal.entry(quiet[at], chunk.tolist())), 2 + run)
 
     def _roll_calls(self, cost: int) -> int:
         """How often all clients are called: where there is noise on the sum alone, until each client's weight shows."""
