@@ -1,9 +1,9 @@
 """Canary records in local training under DP-SGD: the run's method, trainer and model, on small clients made for it.
 
-The real Simulation takes rounds with clients of a few real records. All phases of the method are played, every step of
-them; only the learning rate is so slow that the weights stay where they are, and without momentum, so that an upload
-shows the sum of what its steps added. That must be the clipped gradients, which the auditor computes by itself one
-record at a time, and noise N(0, sigma^2 C^2) for every step.
+The real Simulation takes rounds with clients of a few real records. All phases of the method are played, with as many
+of their steps as time allows; only the learning rate is so slow that the weights stay where they are, and without
+momentum, so that an upload shows the sum of what its steps added. That must be the clipped gradients, which the auditor
+computes by itself one record at a time, and noise N(0, sigma^2 C^2) for every step.
 
 Then clients hold a real record and, by the toss of a coin, a canary: a real record a hundred times as large under the
 label that the model thinks least likely; all records are in the batch. Scores are inner products with the direction of
@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +51,9 @@ CHECKED_ROUNDS = 6
 MOST_CHECKED = 2e7
 """Entries of noise in the roll call."""
 MASKED_EPOCHS = 4
-"""Epochs that are played where dropout masks give a record another gradient in every step."""
+"""Epochs that are played where dropout masks give a record another gradient in every step, and the fewest elsewhere."""
+MOST_DRAWN = 1e9
+"""Noise drawn step by step where no canaries are; epochs after that are not played."""
 PHASE_CHECKS = ("variance", "entries", "normality", "bias", "correlation", "lags", "within")
 """What is looked at in the phases after the first."""
 ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 40
@@ -114,7 +117,10 @@ class RecordAudit:
     def findings(self) -> list[Finding]:
         """Is what training adds to the clipped gradients the noise that it claims?"""
         self._refuse_own_randomness()
-        clients, rounds = self._simulation.federation.clients, self._simulation.experiment.train.rounds
+        clients, train = self._simulation.federation.clients, self._simulation.experiment.train
+        rounds = train.rounds
+        if self._epochs < train.local_epochs:
+            self.not_covered.append(f"noise of the steps after the first {self._epochs} of {train.local_epochs} epochs")
         if self._checked < clients:
             self.not_covered.append(f"noise of the {clients - self._checked} clients after the first {self._checked}")
         if not self._is_seeded:
@@ -220,16 +226,20 @@ class RecordAudit:
         context = rehearsal.simulation.context
         batch = HALF_IN if self._is_seeded and not with_canaries else RECORDS
         rate = STEP_LENGTH * RECORDS / self._std
-        masked = getattr(context.model, "mask_shape", None) is not None
         trainer = SlowTrainer(
-            make_trainer(context, self._simulation.engine),
-            rate,
-            batch,
-            1 if with_canaries else None,
-            MASKED_EPOCHS if masked else None,
+            make_trainer(context, self._simulation.engine), rate, batch, 1 if with_canaries else None, self._epochs
         )
         rehearsal.simulation.trainer = trainer
         return rehearsal, trainer
+
+    @cached_property
+    def _epochs(self) -> int:
+        """The most epochs of a round that are played."""
+        if getattr(self._simulation.model, "mask_shape", None) is not None:
+            return MASKED_EPOCHS
+        planned = self._simulation.experiment.train.rounds
+        turns = self._count * min(CHECKED_ROUNDS, planned) + RULER_CLIENTS * len(ruler(planned)) + self._checked
+        return max(MASKED_EPOCHS, int(MOST_DRAWN / (turns * self._entries * RECORDS / HALF_IN)))
 
     def _refuse_own_randomness(self) -> None:
         context, weights = self._small.context, self._simulation.state.weights
