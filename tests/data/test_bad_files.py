@@ -186,6 +186,10 @@ def changed(**user: Any) -> str:
         (changed(x=[[2.0] * 784] * 2), "expected pixels from 0 to 1"),
         (changed(x=[[float("nan")] * 784] * 2), "expected pixels from 0 to 1"),
         (changed(y=[1, 62]), "expected labels from 0 to 61, got 62"),
+        (changed(y=[1, 10**30]), "expected labels from 0 to 61, got 1000"),
+        (changed(y=[1, float("inf")]), "a: not LEAF's x and y"),
+        (changed(x=[[10**400] * 784] * 2), "a: not LEAF's x and y"),
+        ("[" * 100_000, "truncated, or not a JSON file of LEAF"),
     ],
 )
 def test_bad_leaf_files(tmp_path: Path, content: str, words: str) -> None:

@@ -1,0 +1,87 @@
+"""Ray's own processes killed in mid-run, as where memory runs out: one line, and the run goes on later."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # Ray takes seconds to start, and each worker takes seconds to import torch
+
+EXPERIMENT = """
+[data]
+name = "digits"
+clients = 20
+[cohort]
+size = 4
+[train]
+rounds = 120
+local_epochs = 16
+batch_size = 16
+device = "cpu"
+engine = "loop"
+[privacy]
+mechanism = "distributed"
+noise_multiplier = 0.5
+[method]
+name = "fedceo"
+[evaluation]
+every = 60
+[checkpoint]
+every = 3
+"""
+QUIET = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+PARTS = {"gcs_server": "GCS", "raylet": "raylet"}
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "fedceo", "run", *options, "--json"]
+
+
+def finished(folder: Path, *options: str) -> Path:
+    done = subprocess.run(command(*options), cwd=folder, capture_output=True, text=True, env=QUIET)
+    assert done.returncode == 0, done.stderr
+    return folder / str(json.loads(done.stdout)["folder"])
+
+
+def children(of: int) -> dict[str, int]:
+    listed = subprocess.run(["ps", "--ppid", str(of), "-o", "pid=,comm="], capture_output=True, text=True).stdout
+    return {name: int(pid) for pid, name in (line.split(maxsplit=1) for line in listed.splitlines())}
+
+
+def states(session: int) -> list[str]:
+    """The states of all processes of a session, Ray's among them."""
+    return subprocess.run(["ps", "-s", str(session), "-o", "stat="], capture_output=True, text=True).stdout.split()
+
+
+def in_mid_run(running: "subprocess.Popen[str]", metrics: Path) -> None:
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 5):
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part: str) -> None:
+    (tmp_path / "mine.toml").write_text(EXPERIMENT)
+    ray = ("--engine", "ray", "--workers", "2")
+    running = subprocess.Popen(
+        command("mine.toml", "--out", "run[ray]", *ray), cwd=tmp_path, env=QUIET, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    in_mid_run(running, tmp_path / "run[ray]" / "metrics.jsonl")
+    os.kill(children(running.pid)[part], signal.SIGKILL)
+    out, err = running.communicate(timeout=300)
+    assert (running.returncode, out) == (2, "")
+    assert err.startswith(f"fedceo: Ray is gone: its {PARTS[part]} at ")
+    assert err.endswith(" has ended; go on with: fedceo run --resume run[ray]\n") and err.count("\n") == 1
+    while not all(state.startswith("Z") for state in states(running.pid)):  # ended, if not yet buried
+        time.sleep(0.5)
+    assert not list((tmp_path / "run[ray]").glob("*.part")), "nothing half-written"
+    resumed = finished(tmp_path, "--resume", "run[ray]")
+    whole = finished(tmp_path, "mine.toml", "--out", "whole")
+    for name in ("model.safetensors", "ledger.jsonl"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
