@@ -157,6 +157,13 @@ def test_pickles_are_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("unpublished")
+def test_a_pickle_that_asks_for_what_is_stored_elsewhere(tmp_path: Path) -> None:
+    write_cifar10_python(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(b"Pelsewhere\n.")
+    assert "refused: A load persistent id instruction was encountered" in refused("cifar10", tmp_path)
+
+
+@pytest.mark.usefixtures("unpublished")
 def test_pickles_cut_anywhere(tmp_path: Path) -> None:
     write_cifar10_python(tmp_path, records=1)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_2"

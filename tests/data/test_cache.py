@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedceo.data import load_source
-from fedceo.data.cache import cache_folder
+from fedceo.data.cache import _checksum, cache_folder
 from tests.support.published_layouts import write_cifar10, write_leaf
 
 pytestmark = pytest.mark.usefixtures("unpublished")
@@ -121,15 +121,16 @@ def test_a_flipped_bit_anywhere_is_made_anew(tmp_path: Path, folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "said", ["", "{", "[]", "null", "[" * 100_000, '{"name": "x"}', '{"mean": 3, "std": 4}', '{"unknown": 1}']
+    "said", ["", "{", "[]", "null", "[" * 9999, '{"name": "x"}', '{"mean": 3, "std": 4}', '{"unknown": 1}']
 )
-def test_a_cache_that_says_something_else_is_made_anew(tmp_path: Path, folder: Path, said: str) -> None:
+@pytest.mark.parametrize("right", [True, False], ids=["right checksum", "none"])
+def test_a_cache_that_says_something_else_is_made_anew(tmp_path: Path, folder: Path, said: str, right: bool) -> None:
     write_cifar10(tmp_path)
     first = load_source("cifar10", tmp_path)
     (path,) = folder.iterdir()
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     path.unlink()
-    save_file(tensors, path, {"source": said})
+    save_file(tensors, path, {"source": f"{_checksum(tensors, said)} {said}" if right else said})
     assert torch.equal(load_source("cifar10", tmp_path).x, first.x)
 
 

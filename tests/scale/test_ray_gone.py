@@ -1,16 +1,21 @@
 """Ray's own processes killed in mid-run, as where memory runs out: one line, and the run goes on later."""
 
+import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-pytestmark = pytest.mark.slow  # Ray takes seconds to start, and each worker takes seconds to import torch
+from fedceo.errors import UsageError
+from fedceo.scale.cluster import REPORTER, Workers, check_alive
 
 EXPERIMENT = """
 [data]
@@ -64,6 +69,27 @@ def in_mid_run(running: "subprocess.Popen[str]", metrics: Path) -> None:
         time.sleep(0.1)
 
 
+def test_what_does_not_answer_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
+        parts = {"GCS": f"127.0.0.1:{there.getsockname()[1]}", "raylet": f"127.0.0.1:{gone.getsockname()[1]}"}
+        check_alive(parts)
+        gone.close()
+        with pytest.raises(UsageError, match=f"^Ray is gone: its raylet at {parts['raylet']} has ended$"):
+            check_alive(parts)
+
+
+def test_only_reports_of_ray_are_left_out_of_what_is_printed() -> None:
+    stream = io.StringIO()
+    with redirect_stdout(Workers().aside(stream)):
+        for name in (REPORTER, "another"):
+            thread = Thread(target=print, args=(f"by {name}",), name=name)
+            thread.start()
+            thread.join()
+        print("by this one")
+    assert stream.getvalue() == "by another\nby this one\n"
+
+
+@pytest.mark.slow  # Ray takes seconds to start, and each worker takes seconds to import torch
 @pytest.mark.parametrize("part", PARTS)
 def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part: str) -> None:
     (tmp_path / "mine.toml").write_text(EXPERIMENT)
