@@ -24,8 +24,8 @@ clients = 20
 [cohort]
 size = 4
 [train]
-rounds = 120
-local_epochs = 16
+rounds = 80
+local_epochs = 30
 batch_size = 16
 device = "cpu"
 engine = "loop"
@@ -35,7 +35,7 @@ noise_multiplier = 0.5
 [method]
 name = "fedceo"
 [evaluation]
-every = 60
+every = 40
 [checkpoint]
 every = 3
 """
@@ -69,6 +69,14 @@ def in_mid_run(running: "subprocess.Popen[str]", metrics: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run without Ray and without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "mine.toml").write_text(EXPERIMENT)
+    return finished(folder, "mine.toml", "--out", "whole")
+
+
 def test_what_does_not_answer_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
         parts = {"GCS": f"127.0.0.1:{there.getsockname()[1]}", "raylet": f"127.0.0.1:{gone.getsockname()[1]}"}
@@ -91,7 +99,7 @@ def test_only_reports_of_ray_are_left_out_of_what_is_printed() -> None:
 
 @pytest.mark.slow  # Ray takes seconds to start, and each worker takes seconds to import torch
 @pytest.mark.parametrize("part", PARTS)
-def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part: str) -> None:
+def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part: str, whole: Path) -> None:
     (tmp_path / "mine.toml").write_text(EXPERIMENT)
     ray = ("--engine", "ray", "--workers", "2")
     running = subprocess.Popen(
@@ -104,10 +112,13 @@ def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part
     assert (running.returncode, out) == (2, "")
     assert err.startswith(f"fedceo: Ray is gone: its {PARTS[part]} at ")
     assert err.endswith(" has ended; go on with: fedceo run --resume run[ray]\n") and err.count("\n") == 1
-    while not all(state.startswith("Z") for state in states(running.pid)):  # ended, if not yet buried
+    for _ in range(600):
+        if all(state.startswith("Z") for state in states(running.pid)):  # ended, if not yet buried
+            break
         time.sleep(0.5)
+    else:
+        pytest.fail("processes of Ray are left behind")
     assert not list((tmp_path / "run[ray]").glob("*.part")), "nothing half-written"
     resumed = finished(tmp_path, "--resume", "run[ray]")
-    whole = finished(tmp_path, "mine.toml", "--out", "whole")
     for name in ("model.safetensors", "ledger.jsonl"):
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import fedceo
 from fedceo.cli.app import main
+from fedceo.studies.table import LATEX
 from fedceo.terminal.progress import downloads, progress, waiting
 from fedceo.terminal.studies import show_tuned
 from fedceo.terminal.tables import console
@@ -110,6 +112,11 @@ def test_partitions_and_lists(name: str, said: Said) -> None:
 def test_studies(name: str, said: Said, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said("sweep", "experiments", "--out", name, "--jobs", "1")
     assert f"tuned: {name}\n" in out and f"│ {name} " in out and f"tables: {name}/table.csv" in out
+    head, _, row = Path(name, "table.md").read_text().splitlines()
+    assert len(re.split(r"(?<!\\)\|", row)) == head.count("|") + 1, "a name is one cell"
+    _, _, head, _, row, *_ = Path(name, "table.tex").read_text().splitlines()
+    assert name.translate(LATEX) in row and len(re.split(r"(?<!\\)&", row)) == head.count("&") + 1
+    assert not re.search(r"(?<!\\)[$#%_]", row)
     show_tuned({name: {"validation_accuracy": 0.5, "file": f"{name}/tuned.toml", "note": name}})
     assert capsys.readouterr().out.count(name) == 3
 
