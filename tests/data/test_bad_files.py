@@ -157,6 +157,13 @@ def test_pickles_are_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("unpublished")
+def test_a_pickle_that_asks_for_what_is_stored_elsewhere(tmp_path: Path) -> None:
+    write_cifar10_python(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(b"Pelsewhere\n.")
+    assert "refused: A load persistent id instruction was encountered" in refused("cifar10", tmp_path)
+
+
+@pytest.mark.usefixtures("unpublished")
 def test_pickles_cut_anywhere(tmp_path: Path) -> None:
     write_cifar10_python(tmp_path, records=1)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
@@ -186,6 +193,10 @@ def changed(**user: Any) -> str:
         (changed(x=[[2.0] * 784] * 2), "expected pixels from 0 to 1"),
         (changed(x=[[float("nan")] * 784] * 2), "expected pixels from 0 to 1"),
         (changed(y=[1, 62]), "expected labels from 0 to 61, got 62"),
+        (changed(y=[1, 10**30]), "expected labels from 0 to 61, got 1000"),
+        (changed(y=[1, float("inf")]), "a: not LEAF's x and y"),
+        (changed(x=[[10**400] * 784] * 2), "a: not LEAF's x and y"),
+        ("[" * 100_000, "truncated, or not a JSON file of LEAF"),
     ],
 )
 def test_bad_leaf_files(tmp_path: Path, content: str, words: str) -> None:

@@ -190,7 +190,7 @@ def test_bad_npz_files(tmp_path: Path) -> None:
     assert "not a .npz file of plain arrays" in build(path=str(path))
     with path.open("wb") as file:
         np.save(file, X)
-    assert "holds one array; expected a .npz file" in build(path=str(path))
+    assert "not a .npz file of plain arrays: it holds one array, expected x and y" in build(path=str(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04pickle", b"x,y\n1,2\n", b"\x93NUMPY\x01\x00"])

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fedceo.data import load_source
-from fedceo.data.cache import cache_folder
+from fedceo.data.cache import _checksum, cache_folder
 from tests.support.published_layouts import write_cifar10, write_leaf
 
 pytestmark = pytest.mark.usefixtures("unpublished")
@@ -96,3 +97,49 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path: Path, folder: Path, mon
 def test_the_default_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDCEO_CACHE")
     assert cache_folder().is_absolute() and "fedceo" in str(cache_folder())
+
+
+def flipped(whole: bytes, index: int, bit: int) -> bytes:
+    return whole[:index] + bytes((whole[index] ^ (1 << bit),)) + whole[index + 1 :]
+
+
+def test_a_flipped_bit_anywhere_is_made_anew(tmp_path: Path, folder: Path) -> None:
+    """In the header, in what it says of the source, in the records: never another source, never another end."""
+    write_leaf(tmp_path, {"a": [1, 2], "b": [3]}, ("train",))
+    first = load_source("femnist", tmp_path)
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    rng = np.random.default_rng(0)
+    for index in (*range(header), *rng.integers(header, len(whole), 150).tolist()):
+        path.unlink()  # the old file is mapped by the source read from it
+        path.write_bytes(flipped(whole, index, int(rng.integers(8))))
+        again = load_source("femnist", tmp_path)
+        for name in ("x", "y", "test_x", "test_y", "client"):
+            assert torch.equal(getattr(first, name), getattr(again, name)), index
+        assert (first.mean, first.std, first.classes, first.note) == (again.mean, again.std, again.classes, again.note)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "{", "[]", "null", "[" * 9999, '{"name": "x"}', '{"mean": 3, "std": 4}', '{"unknown": 1}']
+)
+@pytest.mark.parametrize("right", [True, False], ids=["right checksum", "none"])
+def test_a_cache_that_says_something_else_is_made_anew(tmp_path: Path, folder: Path, said: str, right: bool) -> None:
+    write_cifar10(tmp_path)
+    first = load_source("cifar10", tmp_path)
+    (path,) = folder.iterdir()
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    path.unlink()
+    save_file(tensors, path, {"source": f"{_checksum(tensors, said)} {said}" if right else said})
+    assert torch.equal(load_source("cifar10", tmp_path).x, first.x)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 10**6, 2**31, 2**63, 2**64 - 1])
+def test_a_header_of_another_size_than_it_says(tmp_path: Path, folder: Path, length: int) -> None:
+    write_cifar10(tmp_path)
+    first = load_source("cifar10", tmp_path)
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(length.to_bytes(8, "little") + whole[8:])
+    assert torch.equal(load_source("cifar10", tmp_path).x, first.x) and path.read_bytes() == whole

@@ -1,6 +1,7 @@
 """The commands: a few lines each, no logic. Errors a user can cause are one line and exit code 2."""
 
 import errno
+import io
 import json
 import signal
 import sys
@@ -24,8 +25,11 @@ from fedceo.errors import UsageError
 if TYPE_CHECKING:
     from fedceo.scale.cluster import Workers
 
-NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR)
-"""Errors of a disk or its permissions, which a user can mend."""
+NOT_OURS = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
+"""Errors of a disk, its permissions or names on it, which a user can mend."""
 
 app = typer.Typer(
     help="Federated learning under differential privacy, around FedCEO.",
@@ -99,8 +103,8 @@ def run(
         experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
     else:
         if file is None:
-            known = "\n".join(f"  {path}" for path in experiment_files()) or "  none, here or below experiments/"
-            raise UsageError(f"FILE: which experiment? These are here:\n{known}")
+            known = ", ".join(map(str, experiment_files())) or "none, here or below experiments/"
+            raise UsageError(f"FILE: which experiment? These are here: {known}")
         experiment = load_experiment(file, overrides or [], cell)
         folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
 
@@ -108,7 +112,7 @@ def run(
             return run_experiment(experiment, out=folder, workers=place, **callbacks)
 
     rounds, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
-    aside = redirect_stdout(sys.stderr) if place else nullcontext()  # Ray prints there when a worker dies
+    aside = redirect_stdout(place.aside(sys.stderr)) if place else nullcontext()
     with aside, stopping() as should_stop, progress(rounds, name, quiet=as_json) as advance:
         watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
 
@@ -239,21 +243,29 @@ def stopping() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def refuse(words: str) -> None:
+    """Print the one line; what would break it, or move the cursor, is written out: names may hold any character."""
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)
+    print(f"fedceo: {shown}", file=sys.stderr)
+
+
 def main() -> None:
     """The entry point: an error that a user can cause is one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no letters
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except NoArgsIsHelpError as error:
         error.show()
     except ClickException as error:
-        print(f"fedceo: {' '.join(error.format_message().split())}", file=sys.stderr)
+        refuse(" ".join(error.format_message().split()))
     except UsageError as error:
-        print(f"fedceo: {error}", file=sys.stderr)
+        refuse(str(error))
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise
         where = f"{error.filename}: " if error.filename else ""  # a full disk does not say which file
-        print(f"fedceo: {where}{error.strerror}", file=sys.stderr)
+        refuse(f"{where}{error.strerror}")
     except Abort:
         sys.exit(130)
     sys.exit(2)

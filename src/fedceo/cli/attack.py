@@ -27,10 +27,9 @@ def attack(
     as_json: Json = False,
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
-    from rich.console import Console
-
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
     from fedceo.simulation.folder import free_folder, write_whole
+    from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_attack
 
     if preset not in (None, "paper"):
@@ -53,7 +52,7 @@ def attack(
     for within, changes, indices in plans:
         simulation = _simulation(target, [*(overrides or []), *changes], cell)
         chosen = choose(simulation, images, indices)
-        with Console(stderr=True).status(f"attacking {len(chosen)} records, first without privacy"):
+        with waiting(f"attacking {len(chosen)} records, first without privacy"):
             study = run_study(simulation, settings, holds.upper(), chosen)
         (folder / within).mkdir(parents=True, exist_ok=True)
         write_whole(folder / within / "attack.json", (json.dumps(study.result, indent=2) + "\n").encode())

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedceo.data.arrays import read_npz
 from fedceo.data.assignment import Assignment, Resampled
 from fedceo.data.federation import Federation
+from fedceo.data.files import expanded
 from fedceo.data.hub import PREFIX, load_hub
 from fedceo.data.partition import assign_records
 from fedceo.data.registry import load_source
@@ -171,4 +172,4 @@ def _whole_records(sizes: Integers, fraction: float, spare: Integers) -> Integer
 def data_root(given: str | None = None) -> Path | None:
     """The folder of downloaded data sets: the one given, or the one that the environment variable FEDCEO_DATA names."""
     named = given or os.environ.get("FEDCEO_DATA")
-    return Path(named).expanduser() if named else None
+    return expanded(named, "FEDCEO_DATA" if given is None else "--root") if named else None

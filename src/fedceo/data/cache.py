@@ -1,17 +1,23 @@
 """A cache of data sets that have been read, one memory-mapped file each, so that the next run has them at once.
 
-A cached file's name carries the checksum of the source files: changed source files are read anew.
+A cached file's name carries the checksum of the source files: changed source files are read anew. Inside it is the
+checksum of what was read: a cached file that a disk has changed since is made anew.
 """
 
 import contextlib
 import json
 import os
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
+from fedceo.data.files import expanded
 from fedceo.data.source import Source
 
 TENSORS = ("x", "y", "test_x", "test_y", "client")
@@ -21,33 +27,50 @@ ABOUT = ("name", "classes", "mean", "std", "note")
 def cache_folder() -> Path:
     """The folder that the environment variable FEDCEO_CACHE names, or the user's cache folder on this platform."""
     named = os.environ.get("FEDCEO_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedceo", appauthor=False))
+    if named:
+        return expanded(named, "FEDCEO_CACHE")
+    return Path(platformdirs.user_cache_dir("fedceo", appauthor=False))
 
 
 def read_cached(key: str) -> Source | None:
-    """The source cached under a key, memory-mapped; None if it is missing or damaged."""
+    """The source cached under a key, memory-mapped; None if it is missing, damaged or of another version."""
     path = cache_folder() / f"{key}.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads(file.metadata()["source"])
-    except (SafetensorError, OSError, KeyError, TypeError):
+            checksum, _, said = file.metadata()["source"].partition(" ")
+        if checksum != _checksum(tensors, said):
+            return None
+        about = json.loads(said)
+        return Source(**tensors, **about | {each: tuple(about[each]) for each in ("mean", "std")})
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    return Source(**tensors, **about | {each: tuple(about[each]) for each in ("mean", "std")})
 
 
 def keep(key: str, source: Source) -> None:
     """Cache a source, whole or not at all; where the folder cannot be written, nothing is cached."""
     path = cache_folder() / f"{key}.safetensors"
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    tensors = {name: getattr(source, name) for name in TENSORS if getattr(source, name) is not None}
-    about = {name: getattr(source, name) for name in ABOUT}
+    found = {name: getattr(source, name) for name in TENSORS}
+    tensors = {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
+    said = json.dumps({name: getattr(source, name) for name in ABOUT})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, {"source": json.dumps(about)}
-        )
+        save_file(tensors, unfinished, {"source": f"{_checksum(tensors, said)} {said}"})
         unfinished.replace(path)
     except (OSError, SafetensorError):
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
+
+
+def _checksum(tensors: Mapping[str, Tensor], said: str) -> str:
+    """CRC-32 of the tensors, with their names, dtypes and shapes, and of what is said about them.
+
+    It finds what a disk does to a file; SHA-256 would take longer than all else in the reading of a cached file.
+    """
+    found = zlib.crc32(said.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"

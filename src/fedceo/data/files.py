@@ -1,11 +1,14 @@
 """Downloaded files: their paths, their checksums, and the members of archives.
 
 Archives are read in memory and never unpacked to disk, so that no member can be written outside its folder; an archive
-with a member that tries is refused.
+with a member that tries is refused. So is a file that would unpack to far more than any data does (`check_growth`).
 """
 
 import gzip
 import hashlib
+import io
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -18,8 +21,23 @@ from fedceo.errors import UsageError
 
 BLOCK = 2**20
 GZIP = b"\x1f\x8b"
-BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
+BROKEN = (
+    OSError, EOFError, ValueError, RuntimeError, OverflowError, MemoryError, zlib.error, lzma.LZMAError, struct.error,
+    tarfile.TarError, zipfile.BadZipFile,
+)  # fmt: skip
 """Exceptions of the standard library for a file that is cut short, changed or of another format."""
+ALWAYS_TAKEN = 2**28
+"""Bytes that a file may unpack to, however small it is."""
+MOST_GROWTH = 200
+"""Times its size that a larger file may unpack to; one that is made to fill a memory reaches a thousand times."""
+
+
+def expanded(named: str, where: str) -> Path:
+    """The path that was named, with ~ as the home folder; where: who named it, for errors."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{where}: {named}: there is no such user, whose home folder it would be") from None
 
 
 def data_folder(root: Path | None, folder: str) -> Path:
@@ -49,6 +67,15 @@ def first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+def check_growth(where: str, packed: int, unpacked: int) -> None:
+    """Refuse a file of `packed` bytes that unpacks to at least `unpacked` bytes, where that is more than data do."""
+    if unpacked > max(ALWAYS_TAKEN, MOST_GROWTH * packed):
+        raise UsageError(
+            f"{where}: refused: {packed:,} bytes that unpack to {unpacked:,} or more, over {MOST_GROWTH} times as "
+            "many; if they are data, store them unpacked"
+        )
+
+
 class Content(NamedTuple):
     """A file's bytes, unpacked where they were gzip, and the name that errors give the file."""
 
@@ -63,7 +90,7 @@ def read_file(path: Path) -> Content:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def read_archive(path: Path, wanted: Sequence[str]) -> list[Content]:
@@ -71,12 +98,16 @@ def read_archive(path: Path, wanted: Sequence[str]) -> list[Content]:
     members = _zip_members if path.suffix == ".zip" else _tar_members
     found: dict[str, Content] = {}
     try:
+        packed = path.stat().st_size
         for name, file in members(path):
             inside = PurePosixPath(name)
             if inside.is_absolute() or ".." in inside.parts or "\\" in name or ":" in name:
                 raise UsageError(f"{path}: refused: its member {name!r} would lie outside its folder")
             if str(inside) in wanted and file is not None:
-                found[str(inside)] = _unpacked(Content(f"{path}: {inside.name}", file.read()))
+                where = f"{path}: {inside.name}"
+                found[str(inside)] = _unpacked(Content(where, _read(file, where, packed)))
+    except UsageError:
+        raise
     except BROKEN as error:
         raise UsageError(f"{path}: cannot be read, truncated or corrupt: {first_line(error)}") from None
     missing = [name for name in wanted if name not in found]
@@ -96,9 +127,22 @@ def _unpacked(content: Content) -> Content:
     if content.data[:2] != GZIP:  # not by suffix: some browsers unpack a download and keep its name
         return content
     try:
-        return Content(content.where, gzip.decompress(content.data))
+        with gzip.open(io.BytesIO(content.data)) as file:
+            return Content(content.where, _read(file, content.where, len(content.data)))
+    except UsageError:
+        raise
     except BROKEN as error:
         raise UsageError(f"{content.where}: cannot be read, truncated or corrupt: {first_line(error)}") from None
+
+
+def _read(file: IO[bytes] | gzip.GzipFile, where: str, packed: int) -> bytes:
+    """All bytes of an unpacked stream, piece by piece: a header's word for their number would be believed at once."""
+    pieces, unpacked = [], 0
+    while piece := file.read(BLOCK):
+        unpacked += len(piece)
+        check_growth(where, packed, unpacked)
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:

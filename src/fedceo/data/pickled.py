@@ -23,7 +23,7 @@ def read_batch(content: Content) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.
     try:
         batch = _Reader(io.BytesIO(content.data), encoding="bytes").load()
     except pickle.UnpicklingError as error:
-        raise UsageError(f"{content.where}: refused: {error}") from None
+        raise UsageError(f"{content.where}: refused: {first_line(error)}") from None
     except Exception as error:  # a damaged pickle can fail in any way
         raise UsageError(f"{content.where}: truncated or corrupt: {first_line(error)}") from None
     entries = {_text(key): value for key, value in batch.items()} if isinstance(batch, dict) else {}

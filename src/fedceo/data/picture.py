@@ -60,7 +60,8 @@ def partition_figure(federation: Federation) -> "Figure":
     else:
         _heat_map(axes, counts)
     axes.set_xlabel("client")
-    axes.set_title(f"{federation.name}: {int(counts.sum()):,} training records of {federation.clients} clients")
+    title = f"{federation.name}: {int(counts.sum()):,} training records of {federation.clients} clients"
+    axes.set_title(title, parse_math=False)  # a data set's name may have dollars
     axes.locator_params("x", integer=True)  # clients have whole numbers
     return figure
 

@@ -4,7 +4,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from fedceo.experiment.file import Experiment, load_experiment, load_grid
+from fedceo.experiment.file import NOT_TOML, Experiment, load_experiment, load_grid
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -26,5 +26,5 @@ def _is_experiment(file: Path) -> bool:
     """Whether a TOML file is an experiment; other programs have such files too, pyproject.toml for one."""
     try:
         return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, OSError):
+    except (*NOT_TOML, OSError):
         return False

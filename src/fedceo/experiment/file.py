@@ -33,6 +33,10 @@ from fedceo.experiment.sections import (
     one_line,
 )
 
+NOT_TOML = (ValueError, RecursionError)
+"""What tomllib raises for a text that is no TOML: an error of its own or, for bytes that are not UTF-8, a number of
+thousands of digits or brackets within brackets, one of Python's."""
+
 
 class Experiment(Section):
     """A federation, a model, a method and a privacy setting."""
@@ -126,7 +130,9 @@ def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
         raise UsageError(f"{path}: no such experiment file") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: a folder, expected an experiment file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except NOT_TOML as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
     parts = table.pop("extends", [])
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
@@ -169,7 +175,7 @@ def _apply(table: dict[str, Any], override: str) -> None:
         raise UsageError(f"--set {override}: expected section.field=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except NOT_TOML:
         value = text.strip()  # a bare word is a string
     for section in sections:
         table = table.setdefault(section, {})

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedceo.experiment.registry import MECHANISMS
@@ -86,6 +87,17 @@ class Data(Section):
     """The column of images in a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
     label_column: str | None = None
     """The column of its labels; left out: guessed."""
+
+    @field_validator("path", "root")
+    @classmethod
+    def _names_a_place(cls, place: str | None) -> str | None:
+        if place is not None and "\0" in place:
+            raise ValueError("a path has no zero byte")
+        try:
+            Path(place or "").expanduser()
+        except RuntimeError:
+            raise ValueError("there is no such user, whose home folder it would be") from None
+        return place
 
     @model_validator(mode="before")
     @classmethod

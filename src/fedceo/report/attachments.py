@@ -31,6 +31,8 @@ ATTACK_COLUMNS = {
     "mse": "MSE",
     "label_hit": "label hit",
 }
+FOREIGN = (KeyError, TypeError, ValueError, AttributeError)
+"""Errors in the reading of a JSON file that is of another form than was expected."""
 LARGEST_PICTURE = 2_000_000
 """Size in bytes up to which a picture file is embedded in the page."""
 
@@ -50,18 +52,20 @@ def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
         if not path.exists():
             continue
         audit = read_json(path)
-        if not isinstance(audit, dict) or not {"refuted", "findings", "views"} <= audit.keys():
-            raise UsageError(f"{path}: not what fedceo privacy audit --json prints")
-        yield {
-            "name": run.name,
-            "warns": audit["refuted"] or views_tested(audit) < len(audit["views"]),
-            "verdict": audit_in_words(audit),
-            "remarks": [words for words in (power_in_words(audit), gaps_in_words(audit)) if words],
-            "checks_head": CHECK_COLUMNS.values(),
-            "checks": _cells(audit["findings"], CHECK_COLUMNS),
-            "views_head": VIEW_COLUMNS.values(),
-            "views": _cells(audit["views"], VIEW_COLUMNS),
-        }
+        try:
+            tables = {
+                "name": run.name,
+                "warns": audit["refuted"] or views_tested(audit) < len(audit["views"]),
+                "verdict": audit_in_words(audit),
+                "remarks": [words for words in (power_in_words(audit), gaps_in_words(audit)) if words],
+                "checks_head": CHECK_COLUMNS.values(),
+                "checks": _cells(audit["findings"], CHECK_COLUMNS),
+                "views_head": VIEW_COLUMNS.values(),
+                "views": _cells(audit["views"], VIEW_COLUMNS),
+            }
+        except FOREIGN:
+            raise UsageError(f"{path}: not what fedceo privacy audit --json prints") from None
+        yield tables
 
 
 def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
@@ -69,15 +73,18 @@ def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
     for run in runs:
         for path in sorted((run.path / "attack").rglob("attack.json")):
             attack = read_json(path)
-            if not isinstance(attack, dict) or not isinstance(attack.get("rows"), list):
-                raise UsageError(f"{path}: not what fedceo attack writes")
+            try:
+                rows, fails = _cells(attack["rows"], ATTACK_COLUMNS), control_fails(attack["rows"])
+                kind = attack.get("attack", "attack")
+            except FOREIGN:
+                raise UsageError(f"{path}: not what fedceo attack writes") from None
             within = path.parent.relative_to(run.path / "attack").as_posix()
-            name = f"{run.name}, {attack.get('attack', 'attack')}" + (f", {within}" if within != "." else "")
+            name = f"{run.name}, {kind}" + (f", {within}" if within != "." else "")
             yield {
                 "name": name,
                 "head": ATTACK_COLUMNS.values(),
-                "rows": _cells(attack["rows"], ATTACK_COLUMNS),
-                "warning": CONTROL_FAILS if control_fails(attack["rows"]) else "",
+                "rows": rows,
+                "warning": CONTROL_FAILS if fails else "",
                 "pictures": [
                     Picture(data_uri(file.read_bytes(), "image/png"), f"Reconstructions, {file.stem}: {name}")
                     for file in sorted(path.parent.glob("*.png"))

@@ -165,7 +165,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file, or an error in one line."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         raise UsageError(f"{path}: not a JSON file") from None
 
 
@@ -176,13 +176,18 @@ def _data(run: LoadedRun) -> str:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell them apart; a seed alone names nothing."""
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(map(_letters, path.resolve().parts)) for path in paths]
     most = max(map(len, parts))
     for length in range(2 if any(path.name.startswith("seed-") for path in paths) else 1, most + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
+
+
+def _letters(name: str) -> str:
+    """The name of a folder, in which bytes that are no letters are written out: no figure can show them."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _without_seed(path: Path) -> Path:

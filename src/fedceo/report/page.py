@@ -63,7 +63,7 @@ def write_report(
         text = render(kept, observer, (PUBLIC, *left_out))
     else:
         text = render(runs, observer)
-    write_whole(out, text.encode())
+    write_whole(out, text.encode(errors="backslashreplace"))  # a folder's name may hold bytes that are no letters
     return out
 
 

@@ -4,13 +4,15 @@ If this process has initialised Ray, the run uses that and leaves it as it is; a
 otherwise Ray is started on this machine and shut down at the end. Its usage statistics, dashboard and logs stay off.
 """
 
+import io
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -18,6 +20,7 @@ from fedceo.errors import UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else every start warns of a coming change
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # else reports are kept back and printed at the end, by this thread
 try:
     ray: Any = import_module("ray")
 except ImportError:
@@ -28,6 +31,10 @@ CONNECT_SECONDS = 5.0
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The first bytes of an HTTP/2 connection, Ray's protocol; a server answers with a frame whose fourth byte is 4."""
+
+
+REPORTER = "ray_listen_error_messages"
+"""Name of the thread in which Ray prints to standard output that a worker or another part of it has died."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,10 @@ class Workers:
     address: str | None = None
     gpus_per_worker: float | None = None
 
+    def aside(self, stream: TextIO) -> TextIO:
+        """The stream for what is printed meanwhile, without Ray's reports of its dead, pages of its log among them."""
+        return _WithoutReports(stream)
+
     def gpus(self, device: torch.device) -> float:
         """The GPUs of one worker, checked against the device that the run trains on."""
         gpus = float(device.type == "cuda") if self.gpus_per_worker is None else self.gpus_per_worker
@@ -55,6 +66,18 @@ class Workers:
         if device.type != "cuda" and gpus > 0:
             raise UsageError(f"--gpus-per-worker: {gpus:g}, but train.device means {device.type} on this machine")
         return gpus
+
+
+class _WithoutReports(io.StringIO):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.current_thread().name == REPORTER else self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @contextmanager
@@ -106,6 +129,30 @@ def _check_address(address: str) -> None:
         answers = False
     if not answers:
         raise UsageError(f"--ray-address: no cluster answers at {address}; start one with: ray start --head")
+
+
+class RayGoneError(UsageError):
+    """Ray itself has ended in mid-run, not only a worker, which would be replaced."""
+
+
+def vital_parts() -> dict[str, str]:
+    """HOST:PORT of the processes without which this process has no Ray, by name."""
+    here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+    return {"GCS": ray.get_runtime_context().gcs_address, "raylet": raylet}
+
+
+def check_alive(parts: Mapping[str, str]) -> None:
+    """Refuse to go on without one of the vital parts.
+
+    Ray would wait for it, and end this process without a word after a minute.
+    """
+    for name, address in parts.items():
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except OSError:
+            raise RayGoneError(f"Ray is gone: its {name} at {address} has ended") from None
 
 
 def _room(wanted: int | None, gpus: float) -> int:

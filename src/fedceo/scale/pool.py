@@ -1,5 +1,6 @@
 """Pools of worker processes that take tasks as they become free; one that dies is replaced, and its task done again."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +15,15 @@ from ray.exceptions import (
 )
 
 from fedceo.errors import UsageError
-from fedceo.scale.cluster import ray
+from fedceo.scale.cluster import check_alive, ray, vital_parts
 from fedceo.scale.scheduling import MOST_TRIES, TaskQueue
 from fedceo.scale.worker import Worker, WorkerSetup
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 """Ray's exceptions for a worker, a machine or a stored result that is gone."""
+
+WATCH_SECONDS = 2.0
+"""Seconds after which it is looked again whether Ray is still there; without it workers may go on for a while."""
 
 START_SECONDS = 120.0
 """Seconds that the first worker may take to start: a cluster that others use may have no room now."""
@@ -37,6 +41,7 @@ class Pool:
     def __init__(self, setup: WorkerSetup, size: int, gpus: float) -> None:
         self.size, self.lost = size, 0
         self.machines: set[str] = set()
+        self._parts, self._checked = vital_parts(), time.monotonic()
         self._setup = ray.put(setup)
         self._remote = ray.remote(Worker).options(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")
         self._alive: set[Any] = set()
@@ -77,6 +82,11 @@ class Pool:
         while not self._idle:
             self._await({})
 
+    def check(self) -> None:
+        """Raise the error for a Ray that has ended, if it has."""
+        check_alive(self._parts)
+        self._checked = time.monotonic()
+
     def close(self) -> None:
         """End all workers."""
         for worker in self._alive:
@@ -84,9 +94,14 @@ class Pool:
 
     def _await(self, working: dict[Any, Any]) -> Any:
         """The reference of a task that has ended, or None where instead a worker has started or failed to start."""
-        ended, _ = ray.wait([*working, *self._starting], timeout=None if working else START_SECONDS)
-        if not ended:
-            raise UsageError(f"--workers: none could be started within {START_SECONDS:g} s; is the cluster in use?")
+        begun = time.monotonic()
+        ended: list[Any] = []
+        while not ended:
+            if time.monotonic() - self._checked >= WATCH_SECONDS:
+                self.check()
+            ended, _ = ray.wait([*working, *self._starting], timeout=WATCH_SECONDS)
+            if not ended and not working and time.monotonic() - begun >= START_SECONDS:
+                raise UsageError(f"--workers: none could be started within {START_SECONDS:g} s; is the cluster in use?")
         if ended[0] in working:
             return ended[0]
         worker = self._starting.pop(ended[0])
@@ -122,6 +137,9 @@ def pool_of(setup: WorkerSetup, size: int, gpus: float) -> Iterator[Pool]:
     try:
         workers.await_one()
         yield workers
+    except Exception:
+        workers.check()  # whatever it is, it is the end of Ray that explains it
+        raise
     finally:
         workers.close()
 

@@ -42,6 +42,9 @@ def with_absolute_places(experiment: Experiment) -> Experiment:
     """The same experiment with absolute paths, so that it can be resumed from any folder."""
     places = {name: getattr(experiment.data, name) for name in ("path", "root")}
     absolute = {name: str(Path(place).expanduser().resolve()) for name, place in places.items() if place is not None}
+    for name, place in absolute.items():
+        if place != place.encode(errors="ignore").decode():
+            raise UsageError(f"data.{name}: {place} is not UTF-8, and so cannot stand in an experiment file")
     return experiment.model_copy(update={"data": experiment.data.model_copy(update=absolute)})
 
 

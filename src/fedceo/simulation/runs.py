@@ -87,7 +87,7 @@ def run(
     """
     simulation = prepare(as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
-    with _on(workers, simulation), folder.held() if folder is not None else nullcontext():
+    with _on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
         if folder is not None:
             folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
         return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
@@ -126,7 +126,7 @@ def resume(
             )
         history, seconds = folder.rewind(about["round"]), about["seconds"]
         simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"])
-        with _on(workers, simulation):
+        with _on(workers, simulation, folder):
             return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
 
@@ -156,16 +156,22 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
 
 
 @contextmanager
-def _on(workers: "Workers | None", simulation: Simulation) -> Iterator[None]:
+def _on(workers: "Workers | None", simulation: Simulation, folder: RunFolder | None) -> Iterator[None]:
     """The simulation with its training and smoothing on workers, if there are to be any, while inside."""
     if workers is None:
         yield
         return
+    from fedceo.scale.cluster import RayGoneError
     from fedceo.scale.remote import on_workers
 
-    with on_workers(workers, simulation.context, simulation.engine) as remote:
-        simulation.work_elsewhere(remote.trainer, remote.smooth, remote.about)
-        yield
+    try:
+        with on_workers(workers, simulation.context, simulation.engine) as remote:
+            simulation.work_elsewhere(remote.trainer, remote.smooth, remote.about)
+            yield
+    except RayGoneError as error:
+        if folder is None or not folder.exists:
+            raise
+        raise UsageError(f"{error}; go on with: fedceo run --resume {folder.path}") from None
 
 
 def _carry_on(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment, load_experiment, load_grid
+from fedceo.experiment.file import NOT_TOML, Experiment, load_experiment, load_grid
 from fedceo.experiment.grid import nearest
 
 PARTS = "parts"
@@ -133,7 +133,7 @@ def _choices(grid: str) -> list[tuple[str, Any]]:
     name, equals, text = grid.partition("=")
     try:
         values: Any = tomllib.loads(f"values = {text}")["values"] if equals else None
-    except tomllib.TOMLDecodeError:
+    except NOT_TOML:
         values = None
     if not isinstance(values, list) or not values:
         raise UsageError(f"--grid {grid}: expected section.field=[value, ...]")

@@ -15,6 +15,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
+LATEX = str.maketrans(
+    {each: f"\\{each}" for each in "&%_#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\n": " "}
+)
+"""What names and notes may hold and LaTeX would read."""
+MARKDOWN = str.maketrans({"|": r"\|", "\n": " "})
+
+
 def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """One row for each experiment, over its seeds, with accuracies in percent of the test set.
 
@@ -79,14 +87,14 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     shown = _shown(rows)
     lines = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
-    lines += ["| " + " | ".join(show(row, column) for column in shown) + " |" for row in rows]
+    lines += ["| " + " | ".join(show(row, column).translate(MARKDOWN) for column in shown) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def to_latex(rows: Sequence[Mapping[str, Any]]) -> str:
     shown = _shown(rows)
-    body = [" & ".join(_escape(show(row, column)) for column in shown) + r" \\" for row in rows]
-    head = " & ".join(_escape(column) for column in shown) + r" \\"
+    body = [" & ".join(show(row, column).translate(LATEX) for column in shown) + r" \\" for row in rows]
+    head = " & ".join(column.translate(LATEX) for column in shown) + r" \\"
     columns = "l" * len(shown)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
@@ -107,9 +115,3 @@ def show(row: Mapping[str, Any], column: str) -> str:
         spread = row.get(f"{column} sd")
         return text if spread is None else f"{text} ± {spread:.2f}"
     return str(value)
-
-
-def _escape(text: str) -> str:
-    for plain, escaped in (("&", r"\&"), ("%", r"\%"), ("_", r"\_"), ("#", r"\#"), ("±", r"$\pm$")):
-        text = text.replace(plain, escaped)
-    return text

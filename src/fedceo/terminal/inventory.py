@@ -31,12 +31,12 @@ def inventory() -> dict[str, dict[str, str]]:
 
 def _description(path: Path) -> str:
     """The comment in a file's first line and, where the file has a grid, the number of its cells and its axes."""
-    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
-    comment = first.removeprefix("#").strip() if first.startswith("#") else ""
     try:
         grid = load_grid(path)
     except UsageError as error:
         return f"cannot be read: {error}"
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    comment = first.removeprefix("#").strip() if first.startswith("#") else ""
     return comment if grid is None else f"{comment} ({grid})".strip()
 
 
@@ -48,10 +48,10 @@ def show_inventory(inventory: Mapping[str, Mapping[str, str]]) -> None:
     """Print all names, kind by kind, with a line each."""
     out = console()
     for kind, entries in inventory.items():
-        out.print(f"[bold]{kind}[/bold]")
+        out.print(kind, style="bold")
         if kind == "experiment files":  # their names are long, and must stay unbroken to be copied
             for name, line in entries.items():
-                out.print(f"  {name}", soft_wrap=True, highlight=False, markup=False)
+                out.print(f"  {name}", soft_wrap=True, highlight=False)
                 out.print(Padding(Text(line), (0, 0, 0, 6)))
         else:
             grid = Table.grid(padding=(0, 2))

@@ -1,10 +1,9 @@
-"""Progress bars on standard error, while rounds are trained or files are fetched."""
+"""Progress on standard error, while rounds are trained, files fetched or records attacked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,23 +13,25 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.status import Status
+from rich.text import Text
 
 from fedceo.terminal.monitor import Advance
-from fedceo.terminal.tables import percent
+from fedceo.terminal.tables import console, percent
 
 
 @contextmanager
 def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterator[Advance]:
     """A progress bar over rounds; the function yielded is to be called with every round's metrics."""
     columns = (
-        TextColumn("{task.description:<12}"),
+        _words("{task.description:<12}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-        TextColumn("{task.fields[epsilon]}"),
+        _words("{task.fields[accuracy]}"),
+        _words("{task.fields[epsilon]}"),
         TimeRemainingColumn(compact=True),
     )
-    bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
+    bar = Progress(*columns, console=console(stderr=True), disable=quiet)
     task = bar.add_task(name, total=rounds, accuracy="", epsilon="")
 
     def advance(metrics: dict[str, Any]) -> None:
@@ -48,8 +49,8 @@ def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterat
 @contextmanager
 def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
     """A progress bar for each file; the function yielded is to be called with a file's name, bytes done and total."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
+    columns = (_words("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console(stderr=True))
     tasks: dict[str, Any] = {}
 
     def advance(name: str, done: int, total: int | None) -> None:
@@ -60,6 +61,16 @@ def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
 
     with _stopping(bar):
         yield advance
+
+
+def waiting(words: str) -> Status:
+    """A context in which the words stand on standard error, where that is a terminal."""
+    return console(stderr=True).status(Text(words))
+
+
+def _words(form: str) -> TextColumn:
+    """A column of text as it is; a column reads markup, whatever its console does."""
+    return TextColumn(form, markup=False)
 
 
 @contextmanager

@@ -149,10 +149,14 @@ def apart(
     return line, [column for column in columns if column.name not in same]
 
 
-def console() -> Console:
-    """Standard output, as wide as the terminal, or 160 columns wide where there is none."""
-    out = Console()
-    return out if out.is_terminal else Console(width=160)
+def console(stderr: bool = False) -> Console:
+    """Standard output (or error), as wide as the terminal, or 160 columns wide where there is none.
+
+    Every console of the program is made here, and shows text as it is: a run may be called run[fast] or [/], and a data
+    set :smile:, which Rich would take for markup and emoji codes. Styles are given as `Text` or `style=`.
+    """
+    out = Console(stderr=stderr, markup=False, emoji=False)
+    return out if out.is_terminal else Console(stderr=stderr, markup=False, emoji=False, width=160)
 
 
 def percent(accuracy: float | None) -> str:

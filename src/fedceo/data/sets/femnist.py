@@ -80,12 +80,15 @@ def _read_leaf(files: Sequence[Path]) -> Source:
             try:
                 x = np.asarray(records["x"], np.float64).reshape(-1, 28, 28)
                 y = [int(label) for label in records["y"]]
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise UsageError(f"{path}: {writer}: not LEAF's x and y: {error}") from None
             if len(x) != len(y):
                 raise UsageError(f"{path}: {writer} has {len(x)} images but {len(y)} labels")
             if not ((x >= 0) & (x <= 1)).all():
                 raise UsageError(f"{path}: {writer}: expected pixels from 0 to 1")
+            wrong = [label for label in y if not 0 <= label < CLASSES]  # some may fit into no tensor
+            if wrong:
+                raise UsageError(f"{path}: {writer}: expected labels from 0 to {CLASSES - 1}, got {wrong[0]}")
             images.append(torch.from_numpy(np.rint(255 * x).astype(np.uint8)))
             labels += y
             writers += [writer] * len(y)
