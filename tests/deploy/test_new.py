@@ -13,7 +13,6 @@ from fedceo.cli.app import app
 from fedceo.deploy.supported import check_supported, for_deployment
 from fedceo.errors import UsageError
 from fedceo.experiment.file import load_experiment, to_toml
-from tests.support.documented_federation import PAGE, commands
 
 MINE = """
 seed = 3
@@ -85,15 +84,13 @@ def test_the_written_app_imports_and_holds_both_apps(mine: Path, tmp_path: Path)
 
 def test_the_readme_has_the_commands_of_the_page(mine: Path, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+    from tests.support.documented_federation import PAGE, commands
+
     CliRunner().invoke(app, ["flower", "new", str(tmp_path / "hospitals"), str(mine)])
     written = commands((tmp_path / "hospitals" / "README.md").read_text())
     assert set(written) <= set(commands(PAGE.read_text()))
-    assert [
-        sum(line.startswith(f"fedceo flower {each}") for line in written) for each in ("superlink", "supernode")
-    ] == [
-        1,
-        1,
-    ]
+    for each in ("superlink", "supernode"):
+        assert sum(line.startswith(f"fedceo flower {each} ") for line in written) == 1
     CliRunner().invoke(app, ["flower", "new", str(tmp_path / "My App"), str(mine)])
     assert "fedceo flower supernode 'My App' --superlink" in (tmp_path / "My App" / "README.md").read_text()
 

@@ -8,14 +8,21 @@ the nodes' interface and nowhere else.
 import socket
 import sys
 import threading
+from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.http_logging import get_uvicorn_log_config
 from flwr.supercore.logger import console_handler
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
 from flwr.superlink.main import create_app
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -49,23 +56,30 @@ def serve_superlink(
         "--enable-supernode-auth", "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     app = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
+    state = app.state.linkstate_factory.state()
     log = get_uvicorn_log_config(console_handler.level)
     options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": str(key), "log_config": log, "ws": "none"}
-    outside = uvicorn.Server(uvicorn.Config(for_nodes_alone(app), lifespan="off", **options))
+    door = for_nodes_alone(app, lambda key: state.get_node_id_by_public_key(key) is not None)
+    outside = uvicorn.Server(uvicorn.Config(door, lifespan="off", **options))
     threading.Thread(target=outside.run, args=([nodes],), name="nodes", daemon=True).start()
     uvicorn.Server(uvicorn.Config(app, **options)).run([control])
 
 
-def for_nodes_alone(app: ASGIApp) -> ASGIApp:
-    """The part of Flower's app that nodes need, with requests of a bounded size, since they are read before they are
-    authenticated; everything else is not found."""
+def for_nodes_alone(app: ASGIApp, is_registered: Callable[[bytes], bool]) -> ASGIApp:
+    """The part of Flower's app that nodes need; everything else is not found.
+
+    Flower reads a request before it looks who sends it. Here only requests of a bounded size that carry the signature
+    of a registered key are read; Flower then checks for itself what was signed, and when.
+    """
 
     async def door(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
         if not scope["path"].startswith(NODES):
             await Response(status_code=404)(scope, receive, send)
-        elif b"transfer-encoding" in headers or not length.isdigit():
+        elif not await run_in_threadpool(_is_signed, headers, is_registered):
+            await Response("not the signature of a registered key", 401)(scope, receive, send)
+        elif "transfer-encoding" in headers or not length.isdigit():
             await Response(status_code=411)(scope, receive, send)
         elif int(length) > LARGEST_REQUEST:
             await Response(status_code=413)(scope, receive, send)
@@ -73,6 +87,16 @@ def for_nodes_alone(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return door
+
+
+def _is_signed(headers: Headers, is_registered: Callable[[bytes], bool]) -> bool:
+    try:
+        key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+        signed = headers[TIMESTAMP_HEADER].encode()
+        return is_registered(key) and verify_signature(bytes_to_public_key(key), signed, signature)
+    except (KeyError, ValueError):
+        return False
 
 
 def _listen(option: str, host: str, port: int) -> socket.socket:
