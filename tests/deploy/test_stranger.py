@@ -1,6 +1,7 @@
 """A stranger at the documented federation: nothing is listed, nothing starts, nothing runs on any node."""
 
 import json
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,7 @@ class Stranger:
 
     def status(self, path: str) -> int:
         """The answer to an empty request."""
-        with httpx.Client(verify=str(self.authority)) as client:
+        with httpx.Client(verify=ssl.create_default_context(cafile=self.authority)) as client:
             headers = {"content-type": "application/protobuf", "content-length": "0"}
             return client.post(f"https://{self.address}{path}", headers=headers).status_code
 
@@ -141,11 +142,9 @@ class Stranger:
             "ConfirmMessageReceived": message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run_id),
         }
         found = {}
-        version, signed = (
-            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-            NodeAuthHttpInterceptor(private, public),
-        )
-        with FleetHttpClient.from_server_address(self.address, False, str(self.authority), [version, signed]) as client:
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        signed, authority = NodeAuthHttpInterceptor(private, public), self.authority.read_bytes()
+        with FleetHttpClient.from_server_address(self.address, False, authority, [version, signed]) as client:
             for question, request in asked.items():
                 try:
                     getattr(client, question)(request)

@@ -13,11 +13,15 @@ pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 from flwr.app import Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
 
+from fedceo.deploy.messages import Ticket, ask
 from fedceo.deploy.new import write_app
 from fedceo.deploy.supernode import LARGEST_MANIFEST, GivenApp, bundled_files, load_given_app
 from fedceo.errors import UsageError
 from tests.support.flower_grid import experiment
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, where it bundles
 
 CONTEXT = Context(1, 7, {"partition-id": 0}, RecordDict(), {})
 
@@ -25,6 +29,7 @@ CONTEXT = Context(1, 7, {"partition-id": 0}, RecordDict(), {})
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """An app; its package is forgotten afterwards."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 7, 1
     write_app(tmp_path / "app", experiment(data={"clients": 3}))
     path = list(sys.path)
     yield tmp_path / "app"
@@ -33,8 +38,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def ask(given: GivenApp, bundle: bytes) -> Message:
-    return given.reply(Message(RecordDict(), dst_node_id=7, message_type="query"), CONTEXT, bundle)
+def asked(given: GivenApp, bundle: bytes) -> Message:
+    """The reply to a question for the client's number, of a run whose app is in the bundle."""
+    return given.reply(ask("query", 7, Ticket.issue(0, 0), 60), CONTEXT, bundle)
 
 
 def rebundled(bundle: bytes, compression: int, **changed: bytes) -> bytes:
@@ -51,14 +57,14 @@ def test_a_run_of_the_same_files_is_answered_whatever_compressed_them(folder: Pa
     again = rebundled(bundle, zipfile.ZIP_STORED)
     assert again != bundle
     for each in (bundle, again):
-        assert not ask(given, each).has_error()
+        assert not asked(given, each).has_error()
 
 
 def test_a_run_of_another_app_is_refused_and_its_code_stays_where_it_is(folder: Path, tmp_path: Path) -> None:
     given = load_given_app(folder)
     client = folder / "federation" / "client_app.py"
     client.write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n{client.read_text()}")
-    reply = ask(given, build_fab_from_disk(folder))
+    reply = asked(given, build_fab_from_disk(folder))
     assert reply.has_error() and reply.error.code == ErrorCode.INVALID_FAB
     assert not (tmp_path / "mark").exists()
 
@@ -69,7 +75,7 @@ def test_a_bundle_that_cannot_be_read_is_another_app(folder: Path) -> None:
     broken = rebundled(bundle, zipfile.ZIP_DEFLATED, **{".info/CONTENT": b"\xff\xfe"})
     for each in (b"", b"no zip", bundle[:-40], bomb, broken):
         assert bundled_files(each) == frozenset()
-        assert ask(given, each).error.code == ErrorCode.INVALID_FAB
+        assert asked(given, each).error.code == ErrorCode.INVALID_FAB
 
 
 def test_what_failed_stays_in_the_nodes_log(folder: Path) -> None:
@@ -78,7 +84,7 @@ def test_what_failed_stays_in_the_nodes_log(folder: Path) -> None:
         "from flwr.clientapp import ClientApp\napp = ClientApp()\n"
         "@app.query()\ndef query(message, context):\n    raise ValueError('record 17')\n"
     )
-    reply = ask(load_given_app(folder), build_fab_from_disk(folder))
+    reply = asked(load_given_app(folder), build_fab_from_disk(folder))
     assert reply.error.reason == "the app on this node failed; its own log says how"
 
 

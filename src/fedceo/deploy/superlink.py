@@ -61,6 +61,8 @@ def serve_superlink(
     options: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": str(key), "log_config": log, "ws": "none"}
     door = for_nodes_alone(app, lambda key: state.get_node_id_by_public_key(key) is not None)
     outside = uvicorn.Server(uvicorn.Config(door, lifespan="off", **options))
+    print(f"nodes: running on {host}:{port}, for registered keys alone", flush=True)
+    print(f"runs: running on {LOOPBACK}:{control_port}, for this machine alone", flush=True)
     threading.Thread(target=outside.run, args=([nodes],), name="nodes", daemon=True).start()
     uvicorn.Server(uvicorn.Config(app, **options)).run([control])
 
