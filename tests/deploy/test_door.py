@@ -90,7 +90,7 @@ def test_only_a_registered_key_is_heard() -> None:
         signature() | {"flwr-signature": ""},
         signature() | {"flwr-public-key": b64encode(b"no key").decode()},
     ):
-        assert status("/v1/fleet/push-object", headers | {"content-length": "5"}) == 401
+        assert status("/v1/fleet/push-object", headers | {"content-length": "5"}) == 412
 
 
 def test_a_request_must_say_its_length_and_be_of_bounded_size() -> None:

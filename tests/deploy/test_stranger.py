@@ -216,9 +216,9 @@ def test_a_stranger_sees_starts_and_runs_nothing_and_the_operators_door_runs_no_
         nodes_alone = {path for path in paths if path.startswith("/v1/fleet/")}
         assert len(nodes_alone) == 12 and "/v1/control/start-run" in paths and "/v1/runtime/acquire-task" in paths
         assert {path for path, status in answers.items() if status != 404} == nodes_alone
-        assert all(answers[path] == 401 for path in nodes_alone), answers
+        assert all(answers[path] == 412 for path in nodes_alone), answers
         as_a_node = stranger.statuses_as_a_node(int(registered_nodes(link)[0]["node-id"]), int(run["run-id"]))
-        assert len(as_a_node) == len(nodes_alone) and all(status >= 400 for status in as_a_node.values()), as_a_node
+        assert len(as_a_node) == len(nodes_alone) and set(as_a_node.values()) == {412}, as_a_node
         ports = {name: open_ports(process.pid) for name, process in link.processes.items()}
         assert ports == {"superlink": {link.port}, "operator": set(), "node-0": set(), "node-1": set(), "node-2": set()}
 

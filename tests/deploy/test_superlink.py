@@ -78,6 +78,7 @@ def test_four_rounds_over_tls_end_where_the_simulation_does_and_strangers_stay_o
         for name in (stranger, deceived):
             link.wait(partial(link.has_ended, name), f"{name} to be turned away")
             assert link.processes.pop(name).returncode != 0
+        assert "the node's key is not registered" in link.log(stranger)
         assert "CERTIFICATE_VERIFY_FAILED" in link.log(deceived)
         folder = RunFolder(out)
         link.wait(lambda: folder.finished, "the run to finish", "superlink", "node-0", "node-1", "node-2")

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.http_logging import get_uvicorn_log_config
 from flwr.supercore.logger import console_handler
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
@@ -23,7 +24,7 @@ from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superl
 from flwr.superlink.main import create_app
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedceo.errors import UsageError
@@ -33,6 +34,8 @@ NODES = "/v1/fleet/"
 """Where Flower's interface for nodes begins, which asks for the signature of a registered key."""
 LARGEST_REQUEST = 2**26
 """Bytes of one request of a node. Flower cuts arrays into objects of 5 MiB, and sends one object a request."""
+NOT_REGISTERED = {"code": int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED), "detail": "the node's key is not registered"}
+"""As Flower answers; at a 401 a SuperNode would end without a word."""
 
 
 def serve_superlink(
@@ -80,7 +83,7 @@ def for_nodes_alone(app: ASGIApp, is_registered: Callable[[bytes], bool]) -> ASG
         if not scope["path"].startswith(NODES):
             await Response(status_code=404)(scope, receive, send)
         elif not await run_in_threadpool(_is_signed, headers, is_registered):
-            await Response("not the signature of a registered key", 401)(scope, receive, send)
+            await JSONResponse(NOT_REGISTERED, 412)(scope, receive, send)
         elif "transfer-encoding" in headers or not length.isdigit():
             await Response(status_code=411)(scope, receive, send)
         elif int(length) > LARGEST_REQUEST:

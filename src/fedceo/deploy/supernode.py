@@ -87,9 +87,10 @@ class GivenApp:
 
     def reply(self, message: Message, context: Context, bundle: bytes) -> Message:
         """The app's answer to a message of a run whose app is in the bundle: an error if that is another app."""
-        differ = {line.partition(",")[0] for line in bundled_files(bundle) ^ self.files}
-        if differ:
-            LOG.error("run %d is not of %s: %s differ", message.metadata.run_id, self.folder, ", ".join(sorted(differ)))
+        bundled = bundled_files(bundle)
+        if bundled != self.files:
+            ours = ", ".join(sorted(line.partition(",")[0] for line in self.files - bundled))
+            LOG.error("run %d is of another app than %s; not there: %s", message.metadata.run_id, self.folder, ours)
             return Message(Error(ErrorCode.INVALID_FAB, "this node was given another app"), reply_to=message)
         try:
             return self.app(message, context)
