@@ -69,6 +69,14 @@ def test_a_run_of_another_app_is_refused_and_its_code_stays_where_it_is(folder: 
     assert not (tmp_path / "mark").exists()
 
 
+def test_a_bundle_that_lies_about_its_files_is_answered_by_the_given_app(folder: Path, tmp_path: Path) -> None:
+    given, bundle = load_given_app(folder), build_fab_from_disk(folder)
+    theirs = f"open({str(tmp_path / 'mark')!r}, 'w')".encode()
+    liar = rebundled(bundle, zipfile.ZIP_DEFLATED, **{"federation/client_app.py": theirs})
+    assert not asked(given, liar).has_error()
+    assert not (tmp_path / "mark").exists()
+
+
 def test_a_bundle_that_cannot_be_read_is_another_app(folder: Path) -> None:
     given, bundle = load_given_app(folder), build_fab_from_disk(folder)
     bomb = rebundled(bundle, zipfile.ZIP_DEFLATED, **{".info/CONTENT": bytes(LARGEST_MANIFEST + 1)})
