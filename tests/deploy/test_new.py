@@ -45,6 +45,7 @@ def test_the_app_is_whole_and_runs_the_experiment_with_noise_of_the_system(mine:
     assert done.exit_code == 0, done.output
     folder = tmp_path / "My App"
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        "README.md",
         "pyproject.toml",
         "federation/__init__.py",
         "federation/data.py",
@@ -79,6 +80,19 @@ def test_the_written_app_imports_and_holds_both_apps(mine: Path, tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "app", capture_output=True, text=True)
     assert done.stdout.split()[:2] == ["ClientApp", "ServerApp"], done.stderr
     assert all(int(count) > 0 for count in done.stdout.split()[2:])
+
+
+def test_the_readme_has_the_commands_of_the_page(mine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
+    from tests.support.documented_federation import PAGE, commands
+
+    CliRunner().invoke(app, ["flower", "new", str(tmp_path / "hospitals"), str(mine)])
+    written = commands((tmp_path / "hospitals" / "README.md").read_text())
+    assert set(written) <= set(commands(PAGE.read_text()))
+    for each in ("superlink", "supernode"):
+        assert sum(line.startswith(f"fedceo flower {each} ") for line in written) == 1
+    CliRunner().invoke(app, ["flower", "new", str(tmp_path / "My App"), str(mine)])
+    assert "fedceo flower supernode 'My App' --superlink" in (tmp_path / "My App" / "README.md").read_text()
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(mine: Path, tmp_path: Path) -> None:

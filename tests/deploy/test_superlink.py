@@ -59,11 +59,11 @@ def start_run(link: Link, app: Path, out: Path, timeout: int, *options: str) -> 
     link.flwr("run", str(app), "here", "--run-config", f"out={json.dumps(str(out))} timeout={timeout}", *options)
 
 
-def join(link: Link) -> list[Path]:
+def join(link: Link, app: Path) -> list[Path]:
     keys = [node_key(link.folder, f"key-{number}") for number in range(3)]
     for number, key in enumerate(keys):
         link.register(key)
-        link.node(number, key)
+        link.node(number, key, app)
     return keys
 
 
@@ -71,13 +71,14 @@ def test_four_rounds_over_tls_end_where_the_simulation_does_and_strangers_stay_o
     given, out = small(), tmp_path / "run"
     app = app_of(tmp_path / "app", given)
     with superlink(tmp_path) as link:
-        keys = join(link)
+        keys = join(link, app)
         start_run(link, app, out, 300)
         stranger = link.node(0, node_key(tmp_path, "stranger"), name="stranger")
         deceived = link.node(0, keys[0], authority="wrong", name="deceived")
         for name in (stranger, deceived):
             link.wait(partial(link.has_ended, name), f"{name} to be turned away")
             assert link.processes.pop(name).returncode != 0
+        assert "the node's key is not registered" in link.log(stranger)
         assert "CERTIFICATE_VERIFY_FAILED" in link.log(deceived)
         folder = RunFolder(out)
         link.wait(lambda: folder.finished, "the run to finish", "superlink", "node-0", "node-1", "node-2")
@@ -98,11 +99,11 @@ def test_a_node_and_the_server_die_and_the_run_goes_on_with_its_ledger_right(tmp
         return asked.exists() and json.loads(asked.read_text())["entry"]["round"] == t
 
     with superlink(tmp_path) as link:
-        keys = join(link)
+        keys = join(link, app)
         start_run(link, app, out, 120)
         link.wait(lambda: has_received(link.log("node-0"), 2), "round 2", "superlink", "node-0", "node-1", "node-2")
         link.kill("node-0")
-        link.revive(0, keys[0])
+        link.revive(0, keys[0], app)
         link.wait(lambda: asks(3), "round 3", "superlink", "node-0", "node-1", "node-2")
         link.kill_app()
         start_run(link, app, out, 300)

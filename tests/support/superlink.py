@@ -74,56 +74,63 @@ class Link:
     Attributes:
         folder: keys, certificates, Flower's own files and logs.
         simulation: nodes are simulated, without TLS and keys.
+        port, control: where nodes connect, and where `flwr` does.
     """
 
     folder: Path
     simulation: bool = False
     port: int = field(default_factory=free_port)
+    control: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self) -> None:
         home = self.folder / "flwr"
         home.mkdir()
-        trust = "insecure = true"
-        options = ["--insecure", "--simulation"]
+        trust, program = "insecure = true", "flower-superlink"
+        options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(self.control)]
+        options.append("--disable-runtime-dependency-installation")
         if not self.simulation:
             certificates(self.folder, "right")
             certificates(self.folder, "wrong")
-            trust = f"root-certificates = {json.dumps(str(self.folder / 'right-ca.crt'))}"
+            trust, program = f"root-certificates = {json.dumps(str(self.folder / 'right-ca.crt'))}", "fedceo"
             files = {"ca-certfile": "right-ca.crt", "certfile": "right.crt", "keyfile": "right.key"}
             options = [part for name, file in files.items() for part in (f"--ssl-{name}", str(self.folder / file))]
-            options += ["--enable-supernode-auth", "--database", str(self.folder / "state.db")]
+            options += ["--database", str(self.folder / "state.db"), "--control-port", str(self.control)]
+            options = ["flower", "superlink", "--host", "127.0.0.1", "--port", str(self.port), *options]
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.control}"\n{trust}\n'
         )
-        address = ["--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation"]
-        self.spawn("superlink", "flower-superlink", *address, *options)
+        self.spawn("superlink", program, *options)
         self.wait(lambda: "running on" in self.log("superlink"), "the SuperLink to listen", "superlink")
 
-    def spawn(self, name: str, program: str, *options: str) -> subprocess.Popen[bytes]:
+    def spawn(self, name: str, program: str, *options: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen([BIN / program, *options], env=self._env(), stdout=log, stderr=log)
+            process = subprocess.Popen([BIN / program, *options], env=self._env(), stdout=log, stderr=log, cwd=cwd)
         self.processes[name] = process
         return process
 
-    def node(self, number: int, key: Path, authority: str = "right", name: str | None = None) -> str:
-        """Start a SuperNode; returns the name of its process."""
+    def node(
+        self, number: int, key: Path, app: Path | None = None, authority: str = "right", name: str | None = None
+    ) -> str:
+        """Start a SuperNode that runs an app, or any app if none is given; returns the name of its process."""
         name = name or f"node-{number}"
-        self.spawn(
-            name, "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
-            "--root-certificates", str(self.folder / f"{authority}-ca.crt"),
-            "--auth-supernode-private-key", str(key), "--port", str(free_port()),
-            "--node-config", f"partition-id={number}", "--max-retries", "3",
-        )  # fmt: skip
+        options = [
+            "--superlink", f"127.0.0.1:{self.port}", "--auth-supernode-private-key", str(key),
+            "--root-certificates", str(self.folder / f"{authority}-ca.crt"), "--node-config", f"partition-id={number}",
+        ]  # fmt: skip
+        if app is None:
+            self.spawn(name, "flower-supernode", "--port", str(free_port()), "--max-retries", "3", *options)
+        else:
+            self.spawn(name, "fedceo", "flower", "supernode", str(app), *options)
         return name
 
-    def revive(self, number: int, key: Path) -> None:
+    def revive(self, number: int, key: Path, app: Path | None = None) -> None:
         """Start a killed SuperNode until it is let in, as a supervisor does: for two missed heartbeats it is not."""
         name, starts = f"node-{number}", self.log(f"node-{number}").count("SuperNode ID")
 
         def is_in() -> bool:
             if self.processes.get(name) is None or self.processes[name].poll() is not None:
-                self.node(number, key)
+                self.node(number, key, app)
             return self.log(name).count("SuperNode ID") > starts
 
         self.wait(is_in, f"{name} to be let in again", "superlink")

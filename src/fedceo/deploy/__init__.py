@@ -10,5 +10,7 @@ server_log.py     the server's run folder: the rounds asked, the ledger, metrics
 strategy.py       a Flower strategy that hosts a method
 server.py         the same as a ServerApp
 flower.py         the names that an app needs
+superlink.py      a SuperLink whose open port is for nodes alone
+supernode.py      a SuperNode that runs the app on its disk and never code from the network
 new.py            the app that `fedceo flower new` writes from an experiment file
 """

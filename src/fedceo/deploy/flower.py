@@ -3,7 +3,7 @@
     app = server_app(experiment, public)           # in server_app.py
     app = client_app(experiment, own)              # in client_app.py
 
-Names are imported when they are first used: a node starts a process for every message, which needs no server code.
+Names are imported when they are first used, since a node needs no server code.
 """
 
 from typing import TYPE_CHECKING

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from importlib import resources
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def write_app(folder: Path, experiment: Experiment) -> Experiment:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or PACKAGE
     data = deployed.data.name or Path(str(deployed.data.path)).name
     texts = {f"{PACKAGE}/{file}": resources.files("fedceo.deploy.app").joinpath(file).read_text() for file in FILES}
+    readme = resources.files("fedceo.deploy.app").joinpath("README.md").read_text()
+    texts["README.md"] = readme.replace("hospitals", shlex.quote(folder.resolve().name))
     texts[f"{PACKAGE}/experiment.toml"] = to_toml(deployed)
     texts["pyproject.toml"] = PYPROJECT.format(
         name=name,
