@@ -5,13 +5,14 @@ python -m tests.support.hostile_node ADDRESS CA KEY CLIENT BEHAVIOUR
 It says its client number as it should, and answers every training message by its behaviour:
 
 silent    the envelope of an honest reply and none of its objects
-drip      the envelope, then one object every eight seconds
-forge     nothing, but ever new messages to the server that nobody asked for, of 20 MB each
+drip      the envelope, then one object every thirty seconds
+forge     nothing, but ever new messages to the server that nobody asked for, of 2 MB each
 otherwise a lie of tests.support.lying_replies
 """
 
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_and_inflate_object_from_tree
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import fleet_http_connection
 
@@ -61,17 +62,18 @@ def main(address: str, authority: str, key_file: str, client: int, behaviour: st
             print(question.metadata.message_type, behaviour, len(contents), "objects", flush=True)
             for name, content in contents.items() if not train or behaviour != "silent" else ():
                 if name in wanted:
-                    push_object(run, session, name, content)
-                    time.sleep(8.0 if train and behaviour == "drip" else 0.0)
+                    with suppress(ObjectPushError):  # the server has given the reply up
+                        push_object(run, session, name, content)
+                    time.sleep(30.0 if train and behaviour == "drip" else 0.0)
 
 
 def forge(send: object, run: int) -> None:
     """Messages that say that the server sent them to itself, their content in the envelope."""
     assert callable(send)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, SUPERLINK_NODE_ID, 1
-    fleet_http_connection.remove_content_from_message = lambda message: message
-    for number in range(20):
-        content = RecordDict({"x": ConfigRecord({"x": bytes([number]) * 20_000_000})})
+    vars(fleet_http_connection)["remove_content_from_message"] = lambda message: message
+    for number in range(10):
+        content = RecordDict({"x": ConfigRecord({"x": bytes([number]) * 2_000_000})})
         forged = Message(content, SUPERLINK_NODE_ID, MessageType.TRAIN)
         forged.metadata.__dict__["_message_id"] = forged.object_id
         send(forged, ObjectTree(object_id=forged.object_id), 0.0)
@@ -80,4 +82,5 @@ def forge(send: object, run: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5])
+    address, authority, key, client, behaviour = sys.argv[1:]
+    main(address, authority, key, int(client), behaviour)

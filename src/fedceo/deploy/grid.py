@@ -80,8 +80,10 @@ class CarefulGrid(Grid):
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there."""
-        return [reply for replies in self._look(set(message_ids)).values() for reply in replies]
+        """The replies that are there, in the order of the messages."""
+        names = list(message_ids)
+        found = self._look(set(names))
+        return [reply for name in names for reply in found.get(name, [])]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """All replies, or those that came before the timeout."""

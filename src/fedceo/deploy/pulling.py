@@ -14,8 +14,7 @@ from typing import cast
 
 import httpx
 from flwr.app import Message
-from flwr.app.message import make_message
-from flwr.common.serde import error_from_proto, metadata_from_proto
+from flwr.common.serde import message_from_proto
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
@@ -30,7 +29,6 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid.http_grid import HttpGrid
-from google.protobuf.message import Message as Protobuf
 
 from fedceo.deploy.messages import RefusedError, Size
 
@@ -76,10 +74,10 @@ class Pull:
                 self._missing.pop()
             return self._message() if self._root else None
         except httpx.HTTPError as error:
-            hopeless = self.grid._retry_invoker.should_giveup
-            if hopeless is not None and hopeless(error):
+            hopeless = self.grid._retry_invoker.should_giveup  # which also ends a run that was stopped
+            if hopeless is not None and hopeless(error) and isinstance(error, httpx.TransportError):
                 raise
-            return None  # the SuperLink is asked again at the next look
+            return None  # a SuperLink that is out of reach or too busy to answer is asked again at the next look
 
     def discard(self) -> None:
         """Let the SuperLink forget the objects, whether they were wanted or not."""
@@ -99,7 +97,7 @@ class Pull:
         envelope, tree = found
         self._root = envelope.metadata.message_id
         if envelope.HasField("error"):
-            self._error = make_message(metadata_from_proto(envelope.metadata), error=error_from_proto(envelope.error))
+            self._error = message_from_proto(envelope)
             return
         depths: dict[str, int] = {}
         for name, depth in _named(ObjectTree.FromString(tree)) if tree is not None else ():
@@ -171,7 +169,9 @@ class Pull:
         return message
 
     @contextmanager
-    def _ask(self, path: str, method: str, request: Protobuf) -> Iterator[Iterator[bytes]]:
+    def _ask(
+        self, path: str, method: str, request: PullAppMessagesRequest | PullObjectRequest
+    ) -> Iterator[Iterator[bytes]]:
         """The answer of the SuperLink, as it comes; Flower's own client would read all of it first."""
         client = self.grid._runtime_client
         posted = client._client.build_request(
