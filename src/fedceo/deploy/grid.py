@@ -70,9 +70,8 @@ class CarefulGrid(Grid):
         sent = list(messages)
         sizes = [Size.of_reply(message) for message in sent]
         names = [name or "" for name in self.grid.push_messages(sent)]
-        for message, size, name in zip(
-            sent, sizes, names, strict=bool(names)
-        ):  # Flower gives none if all are too large
+        # Flower gives no names at all where the messages together are too large
+        for message, size, name in zip(sent, sizes, names, strict=bool(names)):
             if name:
                 about = message.metadata
                 pull = Pull(self.grid, name, size, about.ttl) if isinstance(self.grid, HttpGrid) else None
@@ -153,6 +152,7 @@ class CarefulGrid(Grid):
         """Wait no longer for a reply, and let the SuperLink forget it."""
         with self._news:
             pull = self._asked.pop(name).pull
+            self._found.pop(name, None)
         if pull is not None:
             threading.Thread(target=pull.discard, daemon=True).start()
 
