@@ -1,9 +1,11 @@
-"""Flower's grid with care: one bad reply, late ones, none at all, and a SuperLink that cannot be reached."""
+"""Flower's grid with care: one bad reply, late ones, none at all, pulls that never end, and a SuperLink that cannot
+be reached."""
 
 import pytest
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,10 +19,17 @@ from tests.support.flower_grid import LocalGrid
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
-class Postbox(LocalGrid):
-    """A grid with each node's answer after some number of polls, an exception instead of it, or no answer ever."""
+NEVER = threading.Event()
+"""What a pull that does not come to its end waits for."""
 
-    def __init__(self, answers: dict[int, int | Exception | None]) -> None:
+Answers = dict[int, int | Exception | threading.Event | None]
+
+
+class Postbox(LocalGrid):
+    """A grid with each node's answer after some number of polls, an exception or an event that is waited for instead
+    of it, or no answer ever."""
+
+    def __init__(self, answers: Answers) -> None:
         super().__init__({})
         self.answers, self.looks, self.questions = answers, dict.fromkeys(answers, 0), dict[str, Message]()
 
@@ -42,15 +51,18 @@ class Postbox(LocalGrid):
             self.looks[node] += 1
             if isinstance(answer, Exception):
                 raise answer
+            if isinstance(answer, threading.Event):
+                answer.wait()
+                continue
             if answer is not None and self.looks[node] > answer:
                 found.append(Message(RecordDict(), reply_to=self.questions[name]))
         return found
 
 
-def ask(answers: dict[int, int | Exception | None], nodes: Iterable[int] | None = None) -> dict[int, bool]:
+def ask(answers: Answers, nodes: Iterable[int] | None = None, timeout: float = 0.5) -> dict[int, bool]:
     """Node -> whether its reply is an error, for all replies that came."""
     messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in nodes or answers]
-    replies = CarefulGrid(Postbox(answers)).send_and_receive(messages, timeout=0.5)
+    replies = CarefulGrid(Postbox(answers)).send_and_receive(messages, timeout=timeout)
     return {int(reply.metadata.reply_to_message_id.split()[1]): reply.has_error() for reply in replies}
 
 
@@ -65,6 +77,28 @@ def test_an_unreadable_reply_is_its_senders_error_and_nobody_elses() -> None:
 
 def test_who_is_late_is_waited_for_and_who_is_silent_is_not_for_ever() -> None:
     assert ask({1: 0, 2: 2, 3: None}) == {1: False, 2: False}
+
+
+def test_a_pull_that_does_not_end_keeps_nobody_waiting_and_is_given_up() -> None:
+    assert ask({1: 0, 2: NEVER, 3: 2, 4: NEVER}, timeout=3.0) == {1: False, 3: False}
+
+
+def test_a_pull_that_was_given_up_is_in_nobodys_way_in_the_next_round() -> None:
+    late = threading.Event()
+    answers: Answers = {1: 0, 2: late}
+    box = Postbox(answers)
+    grid = CarefulGrid(box)
+
+    def replies() -> list[int]:
+        messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in answers]
+        found = grid.send_and_receive(messages, timeout=0.1)
+        return [int(reply.metadata.reply_to_message_id.split()[1]) for reply in found]
+
+    assert replies() == [1]
+    answers[2] = 0
+    late.set()
+    assert sorted(replies()) == [1, 2]
+    assert not grid._asked and not grid._looking and not grid._found
 
 
 def test_a_message_that_could_not_be_sent_is_not_waited_for() -> None:

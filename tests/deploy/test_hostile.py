@@ -72,6 +72,16 @@ def pickled(record: ArrayRecord) -> None:
     record[first] = Array(honest.dtype, tuple(honest.shape), honest.stype, stream.getvalue())
 
 
+def archive(record: ArrayRecord) -> None:
+    """An archive of arrays, which np.load opens as gladly; inside, a thousand times its own size."""
+    first = next(iter(record))
+    honest = record[first]
+    stream = io.BytesIO()
+    np.savez_compressed(stream, x=np.zeros(300_000, dtype=np.float32))
+    assert len(stream.getvalue()) < 2000
+    record[first] = Array(honest.dtype, tuple(honest.shape), honest.stype, stream.getvalue())
+
+
 def ten_times(record: ArrayRecord) -> None:
     first = next(iter(record))
     honest = record[first]
@@ -106,6 +116,7 @@ LIES: dict[str, tuple[Callable[[Message], Message], str]] = {
     ),
     "header of another array": (lambda r: with_arrays(r, swap_header), "cannot be read"),
     "a pickle": (lambda r: with_arrays(r, pickled), "cannot be read"),
+    "an archive": (lambda r: with_arrays(r, archive), "cannot be read"),
     "not an array record": (
         lambda r: with_record(r, "arrays", MetricRecord({"a": 1})),
         "not a record of arrays",

@@ -11,6 +11,8 @@ pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 from flwr.app import Error, Message
 
 import fedceo
+from fedceo.deploy.messages import NOT_COME
+from fedceo.deploy.node_registry import NodeRegistry
 from fedceo.simulation.folder import RunFolder
 from tests.support.flower_grid import LocalGrid, experiment, local_grid, pem, simulated, simulated_schedule, strategy
 from tests.support.weights import distance
@@ -131,6 +133,31 @@ def test_a_node_that_fails_or_vanishes_is_a_report_that_never_came(tmp_path: Pat
     assert [server.ledger.participations[client] for client in (0, 1, 2)] == [4, 0, 4]
 
 
+@pytest.mark.parametrize("code", NOT_COME)
+def test_a_silent_node_is_absent_and_not_refused(code: int, tmp_path: Path) -> None:
+    """Flower answers in its place once the message is void."""
+    given = experiment(cohort={"size": 5}, privacy={"min_reports": 3}, train={"rounds": 2})
+    grid = local_grid(given)
+    grid.nodes[1000].tamper = lambda reply: Message(Error(code, "Message Unavailable"), reply_to=grid.seen[-1])
+    server = strategy(given, tmp_path / "run")
+    server.run(grid)
+    for record in RunFolder(tmp_path / "run").history():
+        assert (record["absent"], record["refused"], record["reports"]) == ([0], {}, 4)
+    assert [entry.unused for entry in server.ledger.entries] == [(0,), (0,)]
+
+
+def test_a_node_that_says_no_number_is_not_refused_and_is_asked_again() -> None:
+    given = experiment()
+    grid, registry = local_grid(given), NodeRegistry(5, {}, 1.0)
+    node = grid.nodes[1000]
+    plain, node.app = node.app, lambda message, context: Message(Error(3, "void"), reply_to=message)  # type: ignore[assignment]
+    registry.update(grid)
+    assert 0 not in registry.present() and not registry.refused and not registry.failed
+    node.app = plain
+    registry.update(grid)
+    assert registry.present() == {client: 1000 - 7 * client for client in range(5)}
+
+
 def test_where_nobody_comes_nothing_is_released_and_nothing_is_spent(tmp_path: Path) -> None:
     given = experiment(train={"rounds": 2})
     server = strategy(given, tmp_path / "run")
@@ -180,3 +207,17 @@ def test_a_number_belongs_to_the_first_node_and_its_key(tmp_path: Path) -> None:
         "node 3000": "partition-id: 17, expected 0 to 4",
     }
     assert set(json.loads((tmp_path / "run" / "nodes.json").read_text())) == set("01234")
+
+
+def test_a_key_keeps_one_number_after_a_restart_of_the_server() -> None:
+    """A node that comes back under another number would keep that from whom it belongs to."""
+    given = experiment()
+    grid, first = local_grid(given), NodeRegistry(5, {}, 1.0)
+    del grid.nodes[1000 - 7]
+    first.update(grid)
+    assert set(first.keys) == {0, 2, 3, 4}
+    grid.nodes[1000].number = 1
+    again = NodeRegistry(5, first.keys, 1.0)
+    again.update(grid)
+    assert again.refused == {1000: "partition-id: 1, but its key holds client 0 (nodes.json)"}
+    assert again.keys == first.keys and set(again.present()) == {2, 3, 4}

@@ -1,32 +1,53 @@
-"""Flower's grid, in which one node's unreadable reply harms no other.
+"""Flower's grid, in which one node's reply harms no other, whether it cannot be read, comes bit by bit or is too large.
 
-Flower parses replies while it fetches them, and fetches all available ones in one call: a reply that cannot be parsed
-ends the call, and with it the server's app. Here every reply is fetched by itself, and one that cannot be parsed is an
-error of the node that sent it.
+Flower pulls replies one after another, waits for whatever belongs to each, and parses them while it fetches them: a
+reply that does not come to its end or cannot be parsed holds up or ends the server's app. Here every reply is looked
+for in a thread of its own; what is not there at the deadline is given up, and what cannot be read is an error of the
+node that sent it.
 """
 
+import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from fedceo.deploy.messages import RefusedError, Size
+from fedceo.deploy.pulling import GoneError, Pull
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two polls for replies; each pause is twice the one before."""
+"""Seconds between two looks for replies; each pause is twice the one before."""
 
-UNREADABLE = 0
-"""Flower's code for an error of unknown kind."""
+PATIENCE = 1.0
+"""Seconds that a look may take before the others are no longer kept waiting for it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A message that was sent, and the pull of its reply; a simulation has none, since nobody there is a stranger."""
+
+    node: int
+    kind: str
+    pull: Pull | None
 
 
 class CarefulGrid(Grid):
-    """A grid that wraps another one and fetches replies one by one, in any order."""
+    """A grid that wraps another one and looks for replies side by side."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._asked: dict[str, tuple[int, str]] = {}
+        self._asked: dict[str, Question] = {}
+        self._looking: set[str] = set()
+        self._found: dict[str, list[Message] | BaseException] = {}
+        self._news = threading.Condition()
+        """The lock on the three above, notified when a look ends."""
 
     def set_run(self, run: Any) -> None:
         self.grid.set_run(run)
@@ -47,14 +68,21 @@ class CarefulGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """The ids of the messages, in their order; an empty text for a message that could not be sent."""
         sent = list(messages)
+        sizes = [Size.of_reply(message) for message in sent]
         names = [name or "" for name in self.grid.push_messages(sent)]
-        for message, name in zip(sent, names, strict=bool(names)):  # Flower gives none where all are too large
+        # Flower gives no names at all where the messages together are too large
+        for message, size, name in zip(sent, sizes, names, strict=bool(names)):
             if name:
-                self._asked[name] = message.metadata.dst_node_id, message.metadata.message_type
+                about = message.metadata
+                pull = Pull(self.grid, name, size, about.ttl) if isinstance(self.grid, HttpGrid) else None
+                self._asked[name] = Question(about.dst_node_id, about.message_type, pull)
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [reply for name in message_ids for reply in self._pull(name)]
+        """The replies that are there, in the order of the messages."""
+        names = list(message_ids)
+        found = self._look(set(names))
+        return [reply for name in names for reply in found.get(name, [])]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """All replies, or those that came before the timeout."""
@@ -63,29 +91,73 @@ class CarefulGrid(Grid):
         replies: list[Message] = []
         pause = FIRST_PAUSE
         while waiting:
-            found = self.pull_messages(sorted(waiting))
-            replies += found
-            waiting -= {reply.metadata.reply_to_message_id for reply in found}
+            found = self._look(waiting)
+            replies += [reply for each in found.values() for reply in each]
+            waiting -= set(found)
             left = end - time.monotonic()
             if not waiting or left <= 0:
                 break
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
+        for name in waiting:
+            self._forget(name)
         return replies
 
-    def _pull(self, name: str) -> list[Message]:
-        try:
-            found = list(self.grid.pull_messages([name]))
-        except httpx.HTTPError:  # the connection to the SuperLink failed, which is no fault of the node
-            raise
-        except Exception as error:  # a stranger's bytes can make Flower raise anything
-            found = [self._error_of(name, f"a reply that cannot be read, {type(error).__name__}: {error}")]
-        if found:
-            self._asked.pop(name, None)
-        return found
+    def _look(self, names: set[str]) -> dict[str, list[Message]]:
+        """Look for all replies at once; by message, those that were found now or by a look that took longer."""
+        with self._news:
+            begun = (names & set(self._asked)) - self._looking - set(self._found)
+            self._looking |= begun
+            for name in sorted(begun):
+                # a daemon: neither the next round nor the end of the process waits for a reply that does not come
+                threading.Thread(target=self._pull, args=(name, self._asked[name]), daemon=True).start()
+            self._news.wait_for(lambda: not begun & self._looking, PATIENCE)
+            ended = {name: self._found.pop(name) for name in sorted(names & set(self._found))}
+        replies: dict[str, list[Message]] = {}
+        for name, found in ended.items():
+            if isinstance(found, BaseException):
+                raise found
+            if found:
+                replies[name] = found
+                self._forget(name)
+        return replies
 
-    def _error_of(self, name: str, reason: str) -> Message:
-        node, kind = self._asked[name]
-        question = Message(RecordDict(), node, kind)
-        question.metadata.__dict__["_message_id"] = name
-        return Message(Error(UNREADABLE, reason), reply_to=question)
+    def _pull(self, name: str, question: Question) -> None:
+        """One look, in a thread of its own."""
+        found: list[Message] | BaseException
+        try:
+            if question.pull is None:
+                found = list(self.grid.pull_messages([name]))
+            else:
+                reply = question.pull.look()
+                found = [] if reply is None else [reply]
+        except httpx.TransportError as error:  # the SuperLink cannot be reached, which is no fault of the node
+            found = error
+        except GoneError as error:
+            found = [_error_of(name, question, ErrorCode.MESSAGE_UNAVAILABLE, str(error))]
+        except RefusedError as error:
+            found = [_error_of(name, question, ErrorCode.UNKNOWN, str(error))]
+        except Exception as error:  # a stranger's bytes can make Flower raise anything
+            why = f"a reply that cannot be read, {type(error).__name__}: {error}"
+            found = [_error_of(name, question, ErrorCode.UNKNOWN, why)]
+        except BaseException as error:  # the run was stopped, which is for the thread that waits to know
+            found = error
+        with self._news:
+            self._looking.discard(name)
+            if name in self._asked:
+                self._found[name] = found
+            self._news.notify_all()
+
+    def _forget(self, name: str) -> None:
+        """Wait no longer for a reply, and let the SuperLink forget it."""
+        with self._news:
+            pull = self._asked.pop(name).pull
+            self._found.pop(name, None)
+        if pull is not None:
+            threading.Thread(target=pull.discard, daemon=True).start()
+
+
+def _error_of(name: str, question: Question, code: int, reason: str) -> Message:
+    asked = Message(RecordDict(), question.node, question.kind)
+    asked.metadata.__dict__["_message_id"] = name
+    return Message(Error(code, reason), reply_to=asked)

@@ -6,11 +6,15 @@ node -> server   "arrays": the privatised upload;     "config": round, client, n
 The reply to a query for the node's client number, and that to an evaluation, is the config alone.
 """
 
+import io
 import secrets
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, ErrorCode, SType
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
@@ -19,6 +23,18 @@ ARRAYS, CONFIG = "arrays", "config"
 
 MOST_HEADER = 1024
 """Bytes that an array may take in addition to its numbers."""
+
+MOST_RECORD = 4096
+"""Bytes that a message, its content or a record may take in addition to the names of its parts."""
+
+MOST_REFERENCE = 100
+"""Bytes that it may take to refer to one object, and to wrap one chunk of an array."""
+
+MOST_ENVELOPE = 65536
+"""Bytes that the envelope of a reply may take, the text of an error included."""
+
+NOT_COME = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""Codes of the errors by which Flower says that there is no reply."""
 
 ROUNDING = 1e-5
 """Relative error that an honest upload may have from float32 sums."""
@@ -47,6 +63,41 @@ class Ticket:
         if not (isinstance(round_, int) and isinstance(client, int) and isinstance(nonce, str)):
             raise RefusedError("config without round, client and nonce")
         return Ticket(round_, client, nonce)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The most that an honest reply holds.
+
+    Attributes:
+        objects: number of objects in Flower's store: the message, its content, records, arrays, chunks of these.
+        data: bytes of all chunks.
+        heads: bytes of all other objects.
+    """
+
+    objects: int
+    data: int
+    heads: int
+
+    @property
+    def envelope(self) -> int:
+        """Bytes of the envelope, and of the list of objects."""
+        return MOST_ENVELOPE + MOST_REFERENCE * self.objects
+
+    @staticmethod
+    def of_reply(question: Message) -> "Size":
+        """The size of what a node replies: arrays as it was sent to train from, none to any other question."""
+        arrays: dict[str, Array] = {}
+        if question.metadata.message_type == MessageType.TRAIN:
+            arrays = dict(question.content.array_records.get(ARRAYS, {}))
+        bytes_ = [len(array.data) + MOST_HEADER for array in arrays.values()]
+        chunks = sum(-(-count // FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE) for count in bytes_)
+        names = sum(6 * len(name) + MOST_HEADER for name in arrays)  # 6: as many as JSON takes for one character
+        return Size(
+            objects=4 + len(arrays) + chunks,
+            data=sum(bytes_) + MOST_REFERENCE * chunks,
+            heads=4 * MOST_RECORD + names + MOST_REFERENCE * (len(arrays) + chunks),
+        )
 
 
 def ask(
@@ -95,12 +146,32 @@ def _unpack_one(name: str, array: Array, like: Tensor) -> Tensor:
     if len(array.data) > most:
         raise RefusedError(f"{name} takes {len(array.data)} bytes, expected at most {most}")
     try:
-        values = array.numpy()
+        values = _numbers(array)
     except Exception as error:  # a stranger's bytes can make the parser raise anything; the round goes on
         raise RefusedError(f"{name} cannot be read: {_line(error)}") from None
     if values.shape != tuple(like.shape) or str(values.dtype) != dtype:
         raise RefusedError(f"{name} holds {values.dtype} {values.shape}, expected {dtype} {tuple(like.shape)}")
     return torch.from_numpy(values.copy()).to(like.device)
+
+
+def _numbers(array: Array) -> "np.ndarray[Any, Any]":
+    """The numbers of an array as a view of its bytes.
+
+    np.load would make room for as many as the header says, and open an archive of arrays as gladly as one array.
+    """
+    if array.stype != SType.NUMPY:
+        raise ValueError(f"stored as {array.stype}")
+    stream = io.BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("another version of numpy's format than 1.0")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=MOST_HEADER)
+    values = np.frombuffer(array.data, dtype, offset=stream.tell())
+    return values.reshape(shape, order="F" if by_columns else "C")
+
+
+def has_come(reply: Message) -> bool:
+    """Whether a node replied at all; otherwise it is Flower that says that nothing came."""
+    return not (reply.has_error() and reply.error.code in NOT_COME)
 
 
 def check_reply(reply: Message, ticket: Ticket, node: int, *, arrays: bool) -> RecordDict:

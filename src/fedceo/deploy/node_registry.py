@@ -1,8 +1,8 @@
 """A registry of which node stands for which client.
 
-Every node that connects is asked once for its number, `partition-id`, and nothing waits for the answer. A number
-belongs to the first node that claims it; where nodes have registered keys, it belongs to that key, also after the
-server restarts.
+Every node that connects is asked for its number, `partition-id`, and nothing waits for the answer; one that is silent
+is asked again. A number belongs to the first node that claims it; where nodes have registered keys, it belongs to that
+key, and the key to that number alone, also after the server restarts.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply
+from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, has_come
 
 
 class NodeRegistry:
@@ -51,7 +51,7 @@ class NodeRegistry:
 
     def _take(self, reply: Message) -> None:
         node, ticket = self._asked.pop(reply.metadata.reply_to_message_id, (0, None))
-        if ticket is None:
+        if ticket is None or not has_come(reply):
             return
         try:
             client = Ticket.of(check_reply(reply, ticket, node, arrays=False)).client
@@ -71,6 +71,9 @@ class NodeRegistry:
         key = self._connected.get(node, "")
         if self.keys.get(client, key) != key:
             raise RefusedError(f"partition-id: {client} belongs to another key")
+        held = [other for other, theirs in self.keys.items() if key and theirs == key and other != client]
+        if held:
+            raise RefusedError(f"partition-id: {client}, but its key holds client {held[0]} (nodes.json)")
         self.nodes[client] = node
         if key:
             self.keys[client] = key

@@ -18,7 +18,7 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.data import Federation
 from fedceo.deploy.client import SYSTEM
 from fedceo.deploy.grid import CarefulGrid
-from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, pack, read_upload
+from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, has_come, pack, read_upload
 from fedceo.deploy.node_registry import NodeRegistry
 from fedceo.deploy.server_log import ServerLog
 from fedceo.deploy.supported import check_supported
@@ -275,6 +275,8 @@ class MethodStrategy(Strategy):
             client = self._client(reply)
             if client is None:
                 refused[f"node {reply.metadata.src_node_id}"] = "answers no message of this round"
+                continue
+            if not has_come(reply):
                 continue
             try:
                 if client in answered:
