@@ -20,6 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -36,6 +37,7 @@ from fedceo.deploy.upload_tests import UploadTests, orthonormal, public_slopes, 
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.mechanisms.base import MECHANISMS
 from fedceo.mechanisms.uploads import Contribution, Senders, Stack
+from fedceo.methods.base import State
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.round import Collected, take_round
@@ -279,14 +281,14 @@ def run(given: Experiment, tests: str, attack: str | None, liars: int) -> dict[s
         wrongly += sum(client not in clients for client in found)
         accepted = {client: upload for client, upload in uploads.items() if client not in found}
         entry = replace(entry, reported=tuple(accepted))
-        outcome = take_round(state, entry, simulation.method, lambda _, e, a=accepted: _received(a, e))
+        outcome = take_round(state, entry, simulation.method, partial(_received, accepted))
         simulation.state, simulation.round = outcome.state, t
         lowest = min(lowest, float(simulation.evaluator.measure(outcome.state.weights)["test_accuracy"]))
     last = float(simulation.evaluator.measure(simulation.state.weights)["test_accuracy"])
     return {"accuracy": last, "lowest": lowest, "refused": refused / max(told, 1), "refused_honest": wrongly}
 
 
-def _received(uploads: Mapping[int, Weights], entry: Entry) -> Collected:
+def _received(uploads: Mapping[int, Weights], _: State, entry: Entry) -> Collected:
     models = stack([uploads[client] for client in entry.reported])
     return Collected(Stack(models, entry.reported, torch.ones(len(uploads), dtype=torch.float64), 0))
 

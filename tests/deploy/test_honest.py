@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,7 @@ def model() -> tuple[SmallConv, dict[str, torch.Tensor]]:
     return net, {name: w.detach().clone() for name, w in net.named_parameters()}
 
 
-def uploads(mechanism: Mechanism, weights: Weights, updates: list[Weights], round_: int = 1) -> dict[int, Weights]:
+def uploads(mechanism: Mechanism, weights: Weights, updates: Sequence[Weights], round_: int = 1) -> dict[int, Weights]:
     """The uploads of clients that moved so, as the mechanism makes them."""
     start = repeat(weights, len(updates))
     trained = {name: w + torch.stack([u[name] for u in updates]) for name, w in start.items()}
@@ -50,7 +51,7 @@ def judge(mechanism: Mechanism, data: Federation | None = None) -> tuple[UploadT
     return UploadTests(mechanism, net, data or federation(), weights), weights
 
 
-def worst(weights: Weights, data: Federation) -> list[Weights]:
+def worst(weights: Weights, data: Federation) -> Sequence[Weights]:
     """Updates that the tests look at: along the model, up the loss, one entry, one row, none at all; clipped later."""
     net, _ = model()
     zero = {name: torch.zeros_like(w) for name, w in weights.items()}
