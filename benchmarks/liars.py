@@ -232,7 +232,6 @@ DEFENCES: dict[str, tuple[str, str]] = {
     "tests": ("public", "mean"),
     "tests, median": ("public", "median"),
     "tests, trimmed mean": ("public", "trimmed_mean"),
-    "tests, geometric median": ("public", "geometric_median"),
 }
 
 
@@ -325,6 +324,20 @@ def table(seeds: tuple[int, ...]) -> list[dict[str, Any]]:
     return rows
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The table of docs/federation.md: a line for each defence, a column for each attack by 1 and by 2 liars."""
+    lines = [f"| defence | nobody | {' | '.join(f'{attack}, 1 / 2' for attack in ATTACKS)} |", "|---" * 6 + "|"]
+    for defence in DEFENCES:
+        found = {
+            (r["attack"], r["liars"]): f"{r['accuracy']:.2f}" + (" (refused)" if r["refused"] > 0.99 else "")
+            for r in rows
+            if r["defence"] == defence and r["sigma"] == SIGMA
+        }
+        pairs = [f"{found[attack, 1]} / {found[attack, 2]}" for attack in ATTACKS]
+        lines.append(f"| {defence} | {found['nobody', 0]} | {' | '.join(pairs).replace(' (refused) / ', ' / ')} |")
+    return "\n".join(lines)
+
+
 def epsilons() -> dict[str, dict[str, float | None]]:
     """Observer -> epsilon, of a mean and of a robust aggregate."""
     out: dict[str, dict[str, float | None]] = {}
@@ -398,12 +411,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "liars.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = {
+    found: dict[str, Any] = {
         "epsilons": epsilons(),
         "honest": honest_uploads(240 if args.quick else 12_000),
         "liars": table(SEEDS[:1] if args.quick else SEEDS),
     }
     write(found, args.out)
+    print(markdown(found["liars"]))
 
 
 if __name__ == "__main__":

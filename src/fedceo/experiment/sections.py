@@ -152,11 +152,10 @@ class Train(Section):
     """The optimiser that the server applies to the mean update; FedCEO needs sgd."""
     weighting: Literal["equal", "records"] = "equal"
     """Weights of the clients in the mean; by records only without user-level privacy."""
-    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median"] = "mean"
+    aggregation: Literal["mean", "median", "trimmed_mean"] = "mean"
     """The server's step from a round's uploads to one model. All but the mean bound what few clients can do; they need
     each upload, so that only the server's epsilon holds (privacy.observer = "server"). median: of every entry.
-    trimmed_mean: of every entry without a fifth of its values at either end. geometric_median: the model with the least
-    sum of distances to the uploads."""
+    trimmed_mean: of every entry without a fifth of its values at either end."""
     engine: Literal["auto", "loop", "batched"] = "auto"
     """loop: one client after another. batched: the cohort as one program. auto: a fixed rule on model and device."""
     device: str = "auto"
