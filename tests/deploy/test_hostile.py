@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedceo.deploy.messages import RefusedError, pack, unpack
 from fedceo.deploy.records import dealt_public_records
 from fedceo.deploy.strategy import MethodStrategy
+from fedceo.deploy.upload_tests import public_slopes
 from fedceo.simulation.folder import RunFolder
 from fedceo.training.schedule import Schedule
 from tests.support.flower_grid import LocalGrid, experiment, local_grid
@@ -108,7 +109,7 @@ LIES: dict[str, tuple[Callable[[Message], Message], str]] = {
         ),
         "NaN or Inf",
     ),
-    "too far": (lambda r: changed(r, scaled(50.0)), "from its start, expected at most"),
+    "too far": (lambda r: changed(r, scaled(50.0)), "from its start, expected"),
     "ten times too large": (lambda r: with_arrays(r, ten_times), "bytes, expected at most"),
     "ten times the records": (
         lambda r: with_record(r, "more", MetricRecord({"x": [0.0] * 100_000})),
@@ -253,14 +254,25 @@ def test_honest_uploads_are_within_reach_however_small_the_noise(tmp_path: Path)
     assert all(record["refused"] == {} for record in RunFolder(tmp_path / "run").history())
 
 
-def test_the_reach_is_the_bound_of_the_specification(tmp_path: Path) -> None:
-    here = experiment(
-        privacy={"noise_multiplier": 2.0, "clip": 3.0, "min_reports": 2}, train={"server_learning_rate": 0.5}
-    )
-    server = MethodStrategy(here, dealt_public_records(here), tmp_path / "run", 0.01)
-    entries = sum(w.numel() for w in server.state.weights.values())
-    share = 2.0 * 3.0 / 2**0.5
-    assert server.reach == pytest.approx(0.5 * (3.0 + share * (entries**0.5 + 6)))
+def test_an_upload_of_the_old_reach_up_the_loss_is_refused(tmp_path: Path) -> None:
+    """Within (C + s (sqrt(D) + 6)) of its start, one of five took the model wherever it wanted."""
+
+    def prepare(grid: LocalGrid, server: MethodStrategy) -> None:
+        here, weights = server.mechanism, server.state.weights
+        entries = sum(w.numel() for w in weights.values())
+        up = sum(public_slopes(server.model, server.federation, weights))
+        assert isinstance(up, torch.Tensor)
+        reach = here.clip * (1 + here.noise * (entries**0.5 + 6)) * up / up.norm()
+        parts = torch.split(reach, [w.numel() for w in weights.values()])
+        moved = {name: part.view_as(w) for (name, w), part in zip(weights.items(), parts, strict=True)}
+        grid.nodes[1000 - 7 * LIAR].tamper = lambda reply: changed(
+            reply, lambda _: {name: w + moved[name] for name, w in server.state.weights.items()}
+        )
+
+    history, server = run_with(tmp_path, prepare)
+    assert [list(record["refused"]) for record in history] == [[str(LIAR)]] * 3
+    assert "from its start, expected" in history[0]["refused"][str(LIAR)]
+    assert server.ledger.entries[0].unused == (LIAR,)
 
 
 @settings(max_examples=200)

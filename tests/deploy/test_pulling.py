@@ -42,7 +42,7 @@ def round_of(link: FakeSuperLink, seconds: float = 0.3, kind: str = MessageType.
     found = {nodes[reply.metadata.reply_to_message_id]: reply for reply in replies}
     for node, reply in found.items():
         if not reply.has_error() and weights is not None:
-            upload = read_upload(reply, Ticket.of(asked[node].content), node, WEIGHTS, 1.0)
+            upload = read_upload(reply, Ticket.of(asked[node].content), node, WEIGHTS)
             sent = {name: torch.from_numpy(moved(w.numpy(), node)) for name, w in WEIGHTS.items()}
             assert all(torch.equal(upload[name], w) for name, w in sent.items())
     return found

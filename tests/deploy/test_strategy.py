@@ -61,6 +61,15 @@ def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp
     assert distance(server.state.weights, expected.weights) < 1e-6
 
 
+@pytest.mark.parametrize("aggregation", ["median", "trimmed_mean"])
+def test_a_robust_aggregate_is_that_of_the_simulation(aggregation: str, tmp_path: Path) -> None:
+    given = experiment(method={"name": "fedavg"}, train={"aggregation": aggregation})
+    server = strategy(given, tmp_path / "run")
+    result = server.run(local_grid(given, simulated_schedule(given)))
+    assert distance(server.state.weights, simulated(given).weights) < 1e-6
+    assert {row["observer"] for row in result["privacy"] if row["epsilon"] is not None} == {"server", "paper"}
+
+
 def test_noise_is_new_in_every_run_unless_a_source_is_given(tmp_path: Path) -> None:
     given = experiment(method={"name": "fedavg"}, train={"rounds": 1})
     ends = []

@@ -172,6 +172,7 @@ RIGHT: dict[str, Settings] = {
     "central": {"privacy": {"mechanism": "central"}},
     "central, Poisson": POISSON | {"privacy": {"mechanism": "central"}},
     "central, clipping per layer": {"privacy": {"mechanism": "central", "clipping": "per_layer"}},
+    "distributed, median": {"train": {"aggregation": "median"}},
     "FedCEO": FEDCEO,
     "record": RECORD,
 }

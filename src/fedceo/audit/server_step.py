@@ -19,7 +19,7 @@ from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.tensors.weights import Weights, as_rows
 
 if TYPE_CHECKING:
-    from fedceo.methods.base import State
+    from fedceo.methods.base import Method, State
 
 TOLERANCE = 1e-2
 """The largest difference that rounding explains, in standard deviations of the noise in a released entry."""
@@ -44,7 +44,7 @@ class ServerStep:
             return
         method, clients, t = fresh(round_.method), round_.entry.reported, round_.entry.round
         memory = _with_kept_parts(round_)
-        expected, _ = method.aggregate(memory, self._own_view(round_, method.needs_stack), t)
+        expected, _ = method.aggregate(memory, self._own_view(round_, method), t)
         tolerance = TOLERANCE * spread + ROUNDING * float(np.abs(model_row(round_.after.weights)).max())
         difference = [model_row(round_.after.weights) - model_row(expected.weights)]
         if clients:
@@ -66,14 +66,16 @@ class ServerStep:
             normal_finding("leak", scores, "along a bare update, in what is made of uploads without it"),
         ]
 
-    def _own_view(self, round_: Played, needs_stack: bool) -> Uploads:
+    def _own_view(self, round_: Played, method: "Method") -> Uploads:
         """The uploads as the method must see them, their mean taken by a second implementation."""
         assert round_.collected is not None
         uploads = round_.collected.uploads
         if isinstance(uploads, Stack):
             ones = torch.ones(len(uploads.clients), dtype=torch.float64)
-            if needs_stack:
+            if method.needs_stack:
                 return replace(uploads, sizes=ones)
+            if method.setup.aggregation != "mean":
+                return method.visible(uploads)
             mean = {n: w.double().sum(0).div(len(w)).to(w.dtype) for n, w in uploads.weights.items()}
             return Mean(mean, float(len(uploads.clients)), uploads.nonfinite, uploads.unclipped)
         assert self._divisor is not None

@@ -231,6 +231,8 @@ class Survey:
         assert played.collected is not None
         made = {n: w + torch.from_numpy(self._rng.standard_normal(w.shape)).to(w) for n, w in shared.items()}
         method, clients = fresh(played.method), played.entry.reported
+        if method.setup.aggregation != "mean":
+            return False
         if method.needs_stack:
             rows = {name: w.expand(max(len(clients), 1), *w.shape) for name, w in made.items()}
             uploads: Stack | Mean = Stack(rows, clients, torch.ones(len(clients), dtype=torch.float64), 0)

@@ -22,6 +22,7 @@ from fedceo.deploy.messages import RefusedError, Ticket, ask, check_reply, has_c
 from fedceo.deploy.node_registry import NodeRegistry
 from fedceo.deploy.server_log import ServerLog
 from fedceo.deploy.supported import check_supported
+from fedceo.deploy.upload_tests import UploadTests
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import make_mechanism
@@ -40,9 +41,6 @@ LOG = logging.getLogger("flwr")
 
 POLL_SECONDS = 1.0
 """Seconds between two looks at who is connected, while too few are."""
-
-SURELY = 6.0
-"""Noise of standard deviation s in D entries is longer than s (sqrt(D) + 6) once in 65 million uploads."""
 
 
 class BudgetSpentError(Exception):
@@ -90,10 +88,8 @@ class MethodStrategy(Strategy):
         sizes = [1] * public.clients
         self.noise_multiplier = solve_noise(experiment, sizes)
         self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
-        share = self.mechanism.noise * self.mechanism.clip
         self.method = make_method(experiment, weights, self.mechanism)
-        entries = sum(w.numel() for w in weights.values())
-        self.reach = self.mechanism.step * (self.mechanism.clip + share * (entries**0.5 + SURELY))
+        self.tests = UploadTests(self.mechanism, self.model, public, weights)
         plan, limit = privacy_plan(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
         self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)
         self.evaluator = Evaluator(self.model, public, self.device, dtype)
@@ -283,9 +279,13 @@ class MethodStrategy(Strategy):
                     raise RefusedError("a second answer to one message")
                 answered.add(client)
                 question = self._questions[client]
-                uploads[client] = read_upload(reply, question.ticket, question.node, question.start, self.reach)
+                uploads[client] = read_upload(reply, question.ticket, question.node, question.start)
             except RefusedError as why:
                 refused[str(client)] = str(why)
+        starts = {client: self._questions[client].start for client in uploads}
+        for client, lie in self.tests.lies(uploads, starts, self.state.weights).items():
+            refused[str(client)] = lie
+            del uploads[client]
         return uploads, refused
 
     def _client(self, reply: Message) -> int | None:

@@ -65,6 +65,11 @@ class Experiment(Section):
         """Whether a round may be released with less noise than planned."""
         return self.cohort.dropout > 0 and self.mechanism.noise_in_shares and self.privacy.min_reports is None
 
+    @property
+    def release(self) -> str:
+        """The kind of release, as the accountant knows it: a robust aggregate is made from single uploads."""
+        return "stored" if self.train.is_robust else self.method.release
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.data.clients is not None and self.cohort.size > self.data.clients:
@@ -74,9 +79,21 @@ class Experiment(Section):
                 f'train.schedule "{self.train.schedule}" is of local steps, and method "{self.method.name}" sends one '
                 "gradient, whose step is train.server_learning_rate"
             )
+        self._check_aggregation()
         self.mechanism.check(self)
         self.method.check(self)
         return self
+
+    def _check_aggregation(self) -> None:
+        """Raises ValueError, in one line, where there is nothing of which to take a robust aggregate."""
+        train = self.train
+        if train.is_robust and not self.mechanism.shows_uploads:
+            raise ValueError(
+                f'train.aggregation "{train.aggregation}" needs each client\'s upload, which mechanism '
+                f'"{self.privacy.mechanism}" does not release; use aggregation "mean" or mechanism "distributed"'
+            )
+        if train.is_robust and train.weighting != "equal":
+            raise ValueError(f'train.aggregation "{train.aggregation}" needs train.weighting "equal"')
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str | None = None) -> Experiment:

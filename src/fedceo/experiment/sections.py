@@ -5,7 +5,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from fedceo.experiment.registry import MECHANISMS
@@ -155,6 +165,10 @@ class Train(Section):
     """The optimiser that the server applies to the mean update; FedCEO needs sgd."""
     weighting: Literal["equal", "records"] = "equal"
     """Weights of the clients in the mean; by records only without user-level privacy."""
+    aggregation: Literal["mean", "median", "trimmed_mean"] = "mean"
+    """The server's step from a round's uploads to one model. All but the mean bound what few clients can do; they need
+    each upload, so that only the server's epsilon holds (privacy.observer = "server"). median: of every entry.
+    trimmed_mean: of every entry without a fifth of its values at either end."""
     engine: Literal["auto", "loop", "batched"] = "auto"
     """loop: one client after another. batched: the cohort as one program. auto: a fixed rule on model and device."""
     device: str = "auto"
@@ -163,6 +177,19 @@ class Train(Section):
     """The precision of weights and of training."""
     tf32: bool = False
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the server makes of the uploads something that is no mean."""
+        return self.aggregation != "mean"
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the mean: noise and checkpoints follow from this text, and runs older than the choice must stay."""
+        table: dict[str, Any] = written(self)
+        if not self.is_robust:
+            table.pop("aggregation", None)
+        return table
 
 
 def known_mechanism(name: str) -> str:

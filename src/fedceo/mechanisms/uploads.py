@@ -96,8 +96,3 @@ class Mean:
 
 
 Uploads = Stack | Mean
-
-
-def visible_uploads(needs_stack: bool, uploads: Uploads) -> Uploads:
-    """The part of the uploads that a method may see: the mean alone, unless it needs each of them."""
-    return uploads if needs_stack else uploads.mean_only()

@@ -28,11 +28,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from fedceo.errors import UsageError
 from fedceo.experiment.method_table import OWN, MethodSettings, settings_of
 from fedceo.experiment.plugins import is_own
 from fedceo.experiment.registry import METHODS
 from fedceo.lazy import torch
-from fedceo.mechanisms.uploads import Contribution, Uploads
+from fedceo.mechanisms.uploads import Contribution, Mean, Stack, Uploads
+from fedceo.methods.robust import AGGREGATES
 from fedceo.methods.server import Server
 from fedceo.tensors.weights import Weights, repeat
 
@@ -112,6 +114,7 @@ class Setup:
         noise: standard deviation of the noise in an entry of an upload; None where there is no user-level noise.
         server: the optimiser between the mean update and the model.
         server_learning_rate: train.server_learning_rate.
+        aggregation: train.aggregation, what a method that does not need the stack is given of it.
         smooth: the function that does the truncated t-SVD on workers; None: it is done in this process.
     """
 
@@ -120,6 +123,7 @@ class Setup:
     noise: float | None = None
     server: Server = field(default_factory=Server)
     server_learning_rate: float = 1.0
+    aggregation: str = "mean"
     smooth: Smooth | None = None
 
 
@@ -128,7 +132,8 @@ class Method:
 
     Attributes:
         Settings: the class of its [method] table, whose `name` has the method's name as default.
-        needs_stack: whether `aggregate` must see each client's upload, or only their mean.
+        needs_stack: whether `aggregate` must see each client's upload, or only their mean (or what train.aggregation
+            puts in its place).
     """
 
     Settings: ClassVar[type[MethodSettings]]
@@ -185,6 +190,16 @@ class Method:
         """The state after a round in which nothing is released: the global model as it was."""
         return state
 
+    def visible(self, uploads: Uploads) -> Uploads:
+        """The part of a round's uploads that `aggregate` is given: one model, unless the method needs each of them."""
+        if self.needs_stack:
+            return uploads
+        if self.setup.aggregation == "mean":
+            return uploads.mean_only()
+        assert isinstance(uploads, Stack)
+        middle = AGGREGATES[self.setup.aggregation](uploads.weights)
+        return Mean(middle, float(len(uploads.clients)), uploads.nonfinite, uploads.unclipped)
+
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         """The state after the round, and what the round's metrics should say of it."""
         return self.moved(state, uploads.mean()), {}
@@ -219,7 +234,13 @@ def make_method(experiment: Experiment, weights: Weights, mechanism: Mechanism, 
         noise=mechanism.upload_noise,
         server=Server(train.server_optimizer, mechanism.step),
         server_learning_rate=train.server_learning_rate,
+        aggregation=train.aggregation,
         smooth=smooth,
     )
     made: Method = METHODS[OWN if is_own(settings.name) else settings.name](settings, setup)
+    if made.needs_stack and train.is_robust:
+        raise UsageError(
+            f'train.aggregation: "{train.aggregation}", expected "mean": method "{settings.name}" works on single '
+            "uploads here, not on what is made of them"
+        )
     return made

@@ -37,7 +37,7 @@ from fedceo.experiment.method_table import OWN
 from fedceo.experiment.registry import METHODS
 from fedceo.experiment.sections import first_mistake, one_line
 from fedceo.lazy import torch
-from fedceo.mechanisms.uploads import Stack, Uploads, visible_uploads
+from fedceo.mechanisms.uploads import Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Hosted(Method):
             for name, w in weights.items()
         }
         stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
-        self.aggregate(State(dict(weights)), visible_uploads(self.needs_stack, stack), 1)
+        self.aggregate(State(dict(weights)), self.visible(stack), 1)
 
 
 def check_same_method(noted: Mapping[str, Any], settings: MethodSettings, where: Path) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
-from fedceo.mechanisms.uploads import Contribution, Senders, Uploads, visible_uploads
+from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
 from fedceo.methods.base import Method, State, Statistics
 from fedceo.simulation.clock import Clock
 from fedceo.tensors.weights import Weights
@@ -105,7 +105,7 @@ def take_round(state: State, entry: Entry, method: Method, collect: Collect, clo
     if found.personal:
         state = replace(state, personal={**state.personal, **found.personal})
     with (clock or Clock()).during("server step"):
-        after, about = method.aggregate(state, visible_uploads(method.needs_stack, found.uploads), entry.round)
+        after, about = method.aggregate(state, method.visible(found.uploads), entry.round)
     record = {"nonfinite_updates": found.uploads.nonfinite, "train_loss": found.loss} | about
     return Outcome(after, record, found)
 
