@@ -30,7 +30,8 @@ def attack(
     from rich.console import Console
 
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
-    from fedceo.simulation.folder import free_folder, write_whole
+    from fedceo.simulation.durable import write_json
+    from fedceo.simulation.folder import free_folder
     from fedceo.terminal.studies import show_attack
 
     if preset not in (None, "paper"):
@@ -56,7 +57,7 @@ def attack(
         with Console(stderr=True).status(f"attacking {len(chosen)} records, first without privacy"):
             study = run_study(simulation, settings, holds.upper(), chosen)
         (folder / within).mkdir(parents=True, exist_ok=True)
-        write_whole(folder / within / "attack.json", (json.dumps(study.result, indent=2) + "\n").encode())
+        write_json(folder / within / "attack.json", study.result)
         study.draw(folder / within)
         results.append(study.result)
         if not as_json:

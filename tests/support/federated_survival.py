@@ -1,0 +1,68 @@
+"""Federations to kill: real servers and nodes in one process, with noise that repeats itself."""
+
+from pathlib import Path
+from typing import Any
+
+from fedceo.experiment.file import Experiment
+from fedceo.simulation.folder import RunFolder
+from tests.support.flower_grid import experiment, local_grid, simulated_schedule, strategy
+from tests.support.survival import End
+
+TINY: dict[str, Any] = {
+    "model": {"name": "logistic"},
+    "train": {"rounds": 6, "batch_size": 128},
+    "evaluation": {"every": 4},
+    "checkpoint": {"every": 2},
+}
+PLAIN = experiment(**TINY)
+BUDGET = experiment(
+    **TINY | {"train": {"rounds": 9, "batch_size": 128}},
+    cohort={"size": 5},
+    method={"name": "fedavg"},
+    privacy={"noise_multiplier": 4.0, "observer": "server", "max_epsilon": 6.5},
+)
+"""Ends after round 6, by its budget, with a checkpoint and without having been measured then."""
+
+
+def federated(given: Experiment, out: Path) -> None:
+    """Begin a federation in a folder, or go on with it."""
+    server = strategy(given, out)
+    try:
+        server.run(local_grid(given, simulated_schedule(given)))
+    finally:
+        server.log.release()
+
+
+def plain(out: Path) -> None:
+    federated(PLAIN, out)
+
+
+def with_budget(out: Path) -> None:
+    federated(BUDGET, out)
+
+
+def differences_by_budget(end: End, undisturbed: End) -> list[str]:
+    """Rounds that were lost count, so that the budget ends a disturbed federation sooner, but it is measured then."""
+    found = [] if end.files == undisturbed.files else ["files"]
+    return found if end.accuracy["last"] is not None else [*found, "accuracy"]
+
+
+def asking(out: Path) -> None:
+    """Leave a federation as a kill does while uploads are on their way."""
+
+    class Killed(BaseException):
+        pass
+
+    server, grid = strategy(PLAIN, out), local_grid(PLAIN, simulated_schedule(PLAIN))
+    pull = grid.pull_messages
+
+    def killed(message_ids: Any) -> Any:
+        if server.round == 3 and RunFolder(out).ledger(repeatable=False).entries[-1].round == 4:
+            raise Killed
+        return pull(message_ids)
+
+    grid.pull_messages = killed  # type: ignore[method-assign]
+    try:
+        server.run(grid)
+    except Killed:
+        server.log.release()
