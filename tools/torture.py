@@ -14,6 +14,7 @@ folder in one line or say what it said before. Prints a table; exits with 1 wher
 """
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--flips", type=int, default=500)
     options = parser.parse_args()
+    logging.disable(logging.INFO)  # of Flower, about every round
     torch.set_num_threads(1)  # processes are forked, which torch's threads do not survive
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:

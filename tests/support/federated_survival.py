@@ -9,17 +9,18 @@ from tests.support.flower_grid import experiment, local_grid, simulated_schedule
 from tests.support.survival import End
 
 TINY: dict[str, Any] = {
+    "data": {"clients": 3},
+    "cohort": {"size": 2},
     "model": {"name": "logistic"},
-    "train": {"rounds": 6, "batch_size": 128},
+    "train": {"rounds": 5, "batch_size": 256},
     "evaluation": {"every": 4},
     "checkpoint": {"every": 2},
 }
 PLAIN = experiment(**TINY)
 BUDGET = experiment(
-    **TINY | {"train": {"rounds": 9, "batch_size": 128}},
-    cohort={"size": 5},
+    **TINY | {"data": {"clients": 2}, "train": {"rounds": 9, "batch_size": 256}},
     method={"name": "fedavg"},
-    privacy={"noise_multiplier": 4.0, "observer": "server", "max_epsilon": 6.5},
+    privacy={"noise_multiplier": 2.53, "observer": "server", "max_epsilon": 6.5},
 )
 """Ends after round 6, by its budget, with a checkpoint and without having been measured then."""
 

@@ -39,6 +39,7 @@ from fedceo.simulation.durable import (
 )
 from fedceo.simulation.holding import Hold
 from fedceo.simulation.recording import Recording
+from fedceo.simulation.spent_files import SpentFiles
 from fedceo.simulation.tensor_files import read_tensors, save_tensors
 
 BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
@@ -58,7 +59,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._metrics, self._ledger = Lines(path / "metrics.jsonl"), Lines(path / "ledger.jsonl")
+        self._metrics, self._spent = Lines(path / "metrics.jsonl"), SpentFiles(path)
         self._hold = Hold(path)
 
     @property
@@ -116,7 +117,7 @@ class RunFolder:
                 self._sweep()
                 self.save_checkpoint(state, about)
                 self._metrics.rewrite([])
-                self._ledger.rewrite([])
+                self._spent.begin()
                 text = f"# sha256: {ZEROS}\n{to_toml(experiment)}"
                 write_whole(self.path / "experiment.toml", sealed(text.encode(), IN_TOML))
             except (OSError, UsageError):
@@ -138,11 +139,7 @@ class RunFolder:
             )
         with self._writing():
             self._sweep()
-            spent, asked = self._ledger.mend(), self._asked()
-            if asked is not None:
-                if asked["ledger"] == spent:
-                    self._ledger.append(asked["entry"])
-                self.forget_asked()
+            self._spent.mend()
 
     def _sweep(self) -> None:
         for left in [*self.path.glob("*.part"), *self.path.glob("records/*.part")]:
@@ -186,26 +183,16 @@ class RunFolder:
     def spend(self, entry: Entry) -> None:
         """Add one round to the ledger; on return it is on the disk."""
         with self._writing():
-            self._ledger.append(entry.as_dict())
+            self._spent.add(entry)
 
     def ledger(self, *, repeatable: bool, least: int = 0) -> Ledger:
-        """The ledger; a last line that was cut short belongs to a round that released nothing, and is left out.
-
-        Uploads that a federation has asked for count as seen. A ledger that lacks a round of metrics.jsonl is refused.
+        """The ledger, as `SpentFiles.read` says; refused where it lacks a round of metrics.jsonl.
 
         Args:
             least: the entries that the checkpoint, or the result, says there are.
         """
-        # in this order, since a run may be at work: it asks, notes in the ledger what was spent, and then the metrics
-        rounds = {record.get("round") for record in self.history()}
-        asked = self._asked()
-        lines = self._ledger.read(expected=self.has_checksums)
-        if asked is not None and asked["ledger"] == len(lines):
-            lines.append(asked["entry"])
-        try:
-            ledger = Ledger(map(Entry.from_dict, lines), repeatable=repeatable)
-        except (ValueError, TypeError, KeyError):
-            raise UsageError(f"{self._ledger.path}: not a ledger") from None
+        rounds = {record.get("round") for record in self.history()}  # first: a run at work writes its ledger before
+        ledger = self._spent.read(repeatable=repeatable, expected=self.has_checksums)
         if len(ledger.entries) < least or not rounds <= {entry.round for entry in ledger.entries}:
             raise UsageError(
                 f"{self.path}: ledger.jsonl has lost rounds that were taken: what was spent counts; restore it from a "
@@ -214,23 +201,14 @@ class RunFolder:
         return ledger
 
     def ask(self, entry: Entry, spent: int) -> None:
-        """Note the clients about to be asked; spent: the entries of the ledger by now."""
+        """Note the clients of a federation about to be asked; spent: the entries of the ledger by now."""
         with self._writing():
-            write_json(self.path / "asked.json", {"ledger": spent, "entry": entry.as_dict()})
+            self._spent.ask(entry, spent)
 
     def forget_asked(self) -> None:
         """Take back `ask`, once the ledger has the round."""
         with self._writing():
-            (self.path / "asked.json").unlink(missing_ok=True)
-
-    def _asked(self) -> dict[str, Any] | None:
-        path = self.path / "asked.json"
-        if not path.exists():
-            return None
-        asked: dict[str, Any] = read_json(path, expected=self.has_checksums)
-        if not isinstance(asked, dict) or not {"ledger", "entry"} <= asked.keys():
-            raise UsageError(f"{path}: does not say which round was asked for")
-        return asked
+            self._spent.forget_asked()
 
     def save_nodes(self, keys: Mapping[int, str]) -> None:
         """Note the public key to which each client of a federation belongs."""
