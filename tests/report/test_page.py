@@ -166,8 +166,7 @@ def test_twenty_runs_fit_on_a_page(runs: Path, tmp_path: Path) -> None:
     for number in range(20):
         folder = tmp_path / f"run-{number}"
         shutil.copytree(first, folder)
-        toml = (folder / "experiment.toml").read_text()
-        (folder / "experiment.toml").write_text(toml.replace("strength = 5.0", f"strength = {number + 1}.0"))
+        edit_experiment(folder, "strength = 5.0", f"strength = {number + 1}.0")
     page, text = page_of([tmp_path / f"run-{number}" for number in range(20)], tmp_path)
     assert "20 runs of 20 experiments" in page.words and len(text.encode()) < 12e6
 
