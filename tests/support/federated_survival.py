@@ -43,9 +43,12 @@ def with_budget(out: Path) -> None:
 
 
 def differences_by_budget(end: End, undisturbed: End) -> list[str]:
-    """Rounds that were lost count, so that the budget ends a disturbed federation sooner, but it is measured then."""
+    """Rounds that were lost count, so that the budget ends a disturbed federation sooner, but it is measured then.
+
+    Where all of the budget was lost before the first checkpoint, there is no round to measure.
+    """
     found = [] if end.files == undisturbed.files else ["files"]
-    return found if end.accuracy["last"] is not None else [*found, "accuracy"]
+    return [*found, "accuracy"] if end.metrics and end.accuracy["last"] is None else found
 
 
 def asking(out: Path) -> None:
