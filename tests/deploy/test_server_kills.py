@@ -12,6 +12,8 @@ import sklearn.datasets
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
+from flwr.app import Message
+
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
 from tests.support.failing_disk import failing_disk
@@ -79,6 +81,20 @@ def test_a_run_that_missing_reports_ended_does_not_go_on_after_a_kill(tmp_path: 
     federated(given, tmp_path / "run")
     result = RunFolder(tmp_path / "run").result()
     assert result["rounds"] == 3 and result["ended_early"] and result["accuracy"]["last"] is not None
+
+
+def test_a_folder_that_is_removed_is_not_made_anew(tmp_path: Path) -> None:
+    server, grid = strategy(BUDGET, tmp_path / "run"), local_grid(BUDGET)
+
+    def remove(reply: Message) -> Message:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        return reply
+
+    grid.nodes[1000].tamper = remove
+    with pytest.raises(UsageError, match="was removed while the run was writing to it"):
+        server.run(grid)
+    server.log.release()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_was_asked_for_counts_before_anybody_goes_on(tmp_path: Path) -> None:
