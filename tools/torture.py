@@ -19,14 +19,14 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-import fedceo
 from tests.support.federated_survival import PLAIN, asking, differences_by_budget, federated, plain, with_budget
-from tests.support.survival import FINISHED, TABLE, UNFINISHED, Flips, Survival, differences, end_of, simulated
+from tests.support.flips import FINISHED, UNFINISHED, Flips, interrupted, resumed
+from tests.support.survival import Survival, differences, simulated
 
 SUBJECTS = {
     "run": (simulated, differences),
@@ -53,25 +53,12 @@ def disturbed(kills: int, scratch: Path) -> Iterator[tuple[str, str, int, list[s
             yield name, f"{how} at every step", steps, survival.taken_failures()
 
 
-def stopped(folder: Path) -> None:
-    rounds = iter(range(100))
-    fedceo.run(TABLE, out=folder, should_stop=lambda: next(rounds) == 4)
-
-
-def resumed(work: Callable[[Path], object]) -> Callable[[Path], object]:
-    def end(folder: Path) -> object:
-        work(folder)
-        return end_of(folder)
-
-    return end
-
-
 def flipped(flips: int, scratch: Path) -> Iterator[tuple[str, str, int, list[str]]]:
     """Rows of the table: folder, counts, flips, failures."""
     rng = random.Random(1)
     folders = {
         "finished run": (simulated, FINISHED),
-        "unfinished run": (stopped, UNFINISHED | {"resume": resumed(simulated)}),
+        "unfinished run": (interrupted, UNFINISHED | {"resume": resumed(simulated)}),
         "finished federation": (lambda out: federated(PLAIN, out), FINISHED),
         "unfinished federation": (asking, UNFINISHED | {"resume": resumed(plain)}),
     }

@@ -26,9 +26,10 @@ from tests.support.federated_survival import (
     plain,
     with_budget,
 )
+from tests.support.flips import UNFINISHED, Flips, command, resumed
 from tests.support.flower_grid import experiment, local_grid, strategy
 from tests.support.small_runs import KilledError
-from tests.support.survival import DIGITS, UNFINISHED, Flips, Survival, command, end_of
+from tests.support.survival import DIGITS, Survival, end_of
 
 
 @pytest.fixture(autouse=True)
@@ -148,12 +149,8 @@ def test_many_steps_and_many_kills(tmp_path: Path, has_budget: bool) -> None:
 
 @pytest.mark.parametrize("count", [8, pytest.param(64, marks=pytest.mark.slow)])
 def test_flips_in_an_unfinished_federation(tmp_path: Path, count: int) -> None:
-    def resumed(folder: Path) -> object:
-        plain(folder)
-        return end_of(folder)
-
     asking(tmp_path / "run")
-    tried = Flips(tmp_path / "run", UNFINISHED | {"resume": resumed})
+    tried = Flips(tmp_path / "run", UNFINISHED | {"resume": resumed(plain)})
     files = sorted(file.name for file in (tmp_path / "run").iterdir())
     assert {"asked.json", "nodes.json"} < set(files)
     rng = random.Random(5)

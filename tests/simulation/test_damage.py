@@ -15,8 +15,8 @@ from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.tensor_files import read_tensors, save_tensors
 from tests.support.edited_runs import take_checksums_out
 from tests.support.failing_disk import failing_disk
+from tests.support.flips import command
 from tests.support.small_runs import changed
-from tests.support.survival import command
 
 ROUNDS: list[dict[str, Any]] = [{"round": 1, "loss": 0.5}, {"round": 2, "loss": float("nan")}, {"round": 3, "a": "é"}]
 ACCOUNT = command("privacy", "account", "FOLDER", "--json")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import fedceo
-from tests.support.survival import FINISHED, TABLE, UNFINISHED, Flips, end_of, simulated
+from tests.support.flips import FINISHED, UNFINISHED, Flips, interrupted, resumed
+from tests.support.survival import simulated
 
 
 def flipped(folder: Path, tried: Flips, count: int) -> None:
@@ -26,10 +26,5 @@ def test_flips_in_a_finished_run(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [7, pytest.param(70, marks=pytest.mark.slow)])
 def test_flips_in_an_unfinished_run(tmp_path: Path, count: int) -> None:
-    def resumed(folder: Path) -> object:
-        simulated(folder)
-        return end_of(folder)
-
-    rounds = iter(range(100))
-    fedceo.run(TABLE, out=tmp_path / "run", should_stop=lambda: next(rounds) == 4)
-    flipped(tmp_path / "run", Flips(tmp_path / "run", UNFINISHED | {"resume": resumed}), count)
+    interrupted(tmp_path / "run")
+    flipped(tmp_path / "run", Flips(tmp_path / "run", UNFINISHED | {"resume": resumed(simulated)}), count)

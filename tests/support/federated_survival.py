@@ -1,12 +1,15 @@
 """Federations to kill: real servers and nodes in one process, with noise that repeats itself."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from flwr.app import Message
 
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
 from tests.support.flower_grid import experiment, local_grid, simulated_schedule, strategy
-from tests.support.survival import End
+from tests.support.survival import End, uploads_beside
 
 TINY: dict[str, Any] = {
     "data": {"clients": 3},
@@ -26,10 +29,20 @@ BUDGET = experiment(
 
 
 def federated(given: Experiment, out: Path) -> None:
-    """Begin a federation in a folder, or go on with it."""
-    server = strategy(given, out)
+    """Begin a federation in a folder, or go on with it; a file beside the folder gets the client of each upload."""
+    server, grid = strategy(given, out), local_grid(given, simulated_schedule(given))
+    push = grid.push_messages
+
+    def noted(messages: Iterable[Message]) -> list[str]:
+        sent = list(messages)
+        nodes = [each.metadata.dst_node_id for each in sent if each.metadata.message_type == "train"]
+        with uploads_beside(out).open("a") as file:
+            file.write("".join(f"{grid.nodes[node].number}\n" for node in nodes))
+        return push(sent)
+
+    grid.push_messages = noted  # type: ignore[method-assign]
     try:
-        server.run(local_grid(given, simulated_schedule(given)))
+        server.run(grid)
     finally:
         server.log.release()
 

@@ -3,16 +3,14 @@
 Everything happens in forked processes, which are fast to start and may end at any moment.
 """
 
-import io
-import json
 import os
 import random
 import shutil
 import signal
-import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -24,11 +22,8 @@ import sklearn.datasets
 import torch
 
 import fedceo
-from fedceo.cli.app import main
 from fedceo.errors import UsageError
-from fedceo.report.loading import load_runs
 from fedceo.simulation.folder import RunFolder, read_recording
-from fedceo.simulation.release import release
 from tests.support.failing_disk import EXIT, How, failing_disk
 
 TABLE: dict[str, Any] = {
@@ -99,6 +94,11 @@ def simulated(out: Path) -> None:
         fedceo.resume(out)
     else:
         fedceo.run(TABLE, out=out)
+
+
+def uploads_beside(out: Path) -> Path:
+    """The file in which a federation notes, for the comparison, the client of each upload that it asks for."""
+    return out.with_name("uploads.txt")
 
 
 DIGITS = sklearn.datasets.load_digits()
@@ -204,12 +204,17 @@ class Survival:
         if not RunFolder(out).finished and (code := wait(start(lambda: self.work(out), self.log))) != 0:
             self.failures.append(f"{what}: going on ends with exit code {code}, {self._said()}")
             return
-        found = self.compare(end_of(out), self.undisturbed)
+        end = end_of(out)
+        found = self.compare(end, self.undisturbed)
+        uploads = Counter(uploads_beside(out).read_text().split() if uploads_beside(out).exists() else [])
+        if any(end.participations.get(int(client), 0) < count for client, count in uploads.items()):
+            found.append("the ledger lacks uploads that were asked for")
         if found:
             self.failures.append(f"{what}: another end: {', '.join(found)}")
 
     def _fresh(self) -> Path:
         shutil.rmtree(self.scratch / "out", ignore_errors=True)
+        uploads_beside(self.scratch / "out").unlink(missing_ok=True)
         return self.scratch / "out"
 
     def taken_failures(self) -> list[str]:
@@ -219,103 +224,3 @@ class Survival:
 
     def _said(self) -> str:
         return self.log.read_text().strip()[-2000:]
-
-
-def flip(file: Path, rng: random.Random) -> str:
-    """Change one random byte of a file in any way; says which."""
-    content = bytearray(file.read_bytes())
-    place, change = rng.randrange(len(content)), rng.randrange(1, 256)
-    content[place] ^= change
-    file.write_bytes(content)
-    return f"byte {place} of {file.name} xor {change}"
-
-
-def command(*words: str) -> Callable[[Path], object]:
-    """What a command of the program prints about a folder; refused like the program: in one line, with exit code 2."""
-
-    def said(folder: Path) -> object:
-        out, err = io.StringIO(), io.StringIO()
-        arguments = ["fedceo", *(str(folder) if word == "FOLDER" else word for word in words)]
-        with patch.object(sys, "argv", arguments), redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as ended:
-                code = ended.code
-        if code == 2 and err.getvalue().count("\n") == 1:
-            raise UsageError(err.getvalue())
-        assert code in (0, None), err.getvalue()
-        return out.getvalue()
-
-    return said
-
-
-def loaded(folder: Path) -> object:
-    run = fedceo.load(folder)
-    weights = {name: w.tolist() for name, w in run.weights.items()}
-    return weights, run.history, run.result, run.ledger.entries
-
-
-def reported(folder: Path) -> object:
-    (run,) = load_runs([folder])
-    found = [read_recording(file) for file in run.recordings]
-    recordings = [(each.clients, each.thresholds, each.noise, str(each.stacks), str(each.accuracy)) for each in found]
-    return run.history, run.result, recordings
-
-
-def released(folder: Path) -> object:
-    out = folder.with_name("released")
-    shutil.rmtree(out, ignore_errors=True)
-    release(folder, out)
-    return (out / "model.safetensors").read_bytes(), json.loads((out / "card.json").read_text())
-
-
-FINISHED: dict[str, Callable[[Path], object]] = {
-    "load": loaded,
-    "show": command("show", "FOLDER", "--json"),
-    "account": command("privacy", "account", "FOLDER", "--json"),
-    "report": reported,
-    "release": released,
-}
-"""Readers of a finished run by name."""
-UNFINISHED: dict[str, Callable[[Path], object]] = {
-    "account": command("privacy", "account", "FOLDER", "--json"),
-    "report": reported,
-}
-"""Readers of an unfinished run, beside going on with it."""
-
-
-class Flips:
-    """Changes bytes in copies of a folder and reads them; `refused` and `harmless` count flips, `failures` the rest."""
-
-    def __init__(self, folder: Path, readers: dict[str, Callable[[Path], object]]) -> None:
-        self.folder, self.readers = folder, readers
-        self.right = {name: reader(self._copy()) for name, reader in readers.items()}
-        self.refused = self.harmless = 0
-        self.failures: list[str] = []
-
-    def flip(self, file: str, rng: random.Random) -> None:
-        """Flip one byte of a file, and read the folder in every way."""
-        what = flip(self._copy() / file, rng)
-        is_refused = False
-        for name, reader in self.readers.items():
-            copy = self._copy(what_to_keep=file)
-            try:
-                if reader(copy) != self.right[name]:
-                    self.failures.append(f"{what}: {name} says something else")
-            except UsageError as error:
-                is_refused = True
-                if "\n" in str(error).strip():
-                    self.failures.append(f"{what}: {name} is refused in several lines")
-            except Exception as error:  # whatever else happens is what must not
-                self.failures.append(f"{what}: {name} ends with {type(error).__name__}: {error}")
-        self.refused += is_refused
-        self.harmless += not is_refused
-
-    def _copy(self, what_to_keep: str | None = None) -> Path:
-        copy = self.folder.with_name("copy")
-        kept = (copy / what_to_keep).read_bytes() if what_to_keep else None
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.folder, copy)
-        if what_to_keep and kept is not None:
-            (copy / what_to_keep).write_bytes(kept)
-        return copy
