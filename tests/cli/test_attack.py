@@ -10,6 +10,7 @@ import pytest
 import fedceo
 from fedceo.attacks import reconstruct, study
 from fedceo.cli.app import main
+from fedceo.simulation.durable import read_json
 from tests.support.experiment_text import FILE
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -40,7 +41,7 @@ def test_an_experiment(ask: Ask) -> None:
     assert (folder / "attack.png").read_bytes().startswith(b"\x89PNG")
     code, out, _ = ask("mine.toml", *QUICK, "--holds", "t0", "--attack", "idlg", "--json", "--out", "again")
     printed = json.loads(out)
-    assert code == 0 and printed["studies"] == [json.loads(Path("again/attack.json").read_text())]
+    assert code == 0 and printed["studies"] == [read_json(Path("again/attack.json"), expected=True)]
     assert printed["studies"][0]["control_fails"] in (True, False)
 
 

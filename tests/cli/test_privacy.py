@@ -10,6 +10,7 @@ import pytest
 
 import fedceo
 from fedceo.cli.app import main
+from fedceo.simulation.durable import read_json
 from tests.support import independent_epsilons
 from tests.support.experiment_text import FILE
 
@@ -137,7 +138,7 @@ def test_an_audit_of_a_run_stays_with_it(ask: Ask, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fedceo.run(tmp_path / "mine.toml", out=run)
     code, out, _ = ask("audit", str(run), "--rounds", "50", "--seed", "1", "--json")
-    assert code == 0 and json.loads(out) == json.loads((run / "audit.json").read_text())
+    assert code == 0 and json.loads(out) == read_json(run / "audit.json", expected=True)
     code, _, err = ask("audit", str(run), "--set", "seed=3")
     assert code == 2 and err.startswith("fedceo: --set: a run has been as it was")
 

@@ -1,6 +1,5 @@
 """The federation against the simulation, and the files that the server writes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +214,7 @@ def test_a_number_belongs_to_the_first_node_and_its_key(tmp_path: Path) -> None:
         "node 2000": "partition-id: 0 is that of node 1000 already",
         "node 3000": "partition-id: 17, expected 0 to 4",
     }
-    assert set(json.loads((tmp_path / "run" / "nodes.json").read_text())) == set("01234")
+    assert set(RunFolder(tmp_path / "run").nodes()) == set(range(5))
 
 
 def test_a_key_keeps_one_number_after_a_restart_of_the_server() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("jinja2")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from fedceo.report.page import write_report  # noqa: E402 - needs plotly and jinja2
+from tests.support.edited_runs import edit_experiment  # noqa: E402
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
@@ -74,8 +75,7 @@ def test_the_keyboard_reaches_everything(browser: Any, page_file: Path) -> None:
 def test_twenty_runs_open_quickly(browser: Any, runs: Path, tmp_path: Path) -> None:
     for number in range(20):
         shutil.copytree(runs / "fedceo" / "seed-0", tmp_path / f"run-{number}")
-        file = tmp_path / f"run-{number}" / "experiment.toml"
-        file.write_text(file.read_text().replace("strength = 5.0", f"strength = {number + 1}.0"))
+        edit_experiment(tmp_path / f"run-{number}", "strength = 5.0", f"strength = {number + 1}.0")
     file = write_report([tmp_path / f"run-{number}" for number in range(20)], tmp_path / "report.html")
     page = browser.new_page(viewport=DESKTOP)
     start = time.perf_counter()

@@ -10,18 +10,15 @@ import pytest
 from fedceo.errors import UsageError
 from fedceo.report.comparable import warnings
 from fedceo.report.loading import group_runs, load_runs
+from tests.support.edited_runs import edit_experiment, edit_result
 
 
 def page_warnings(runs: Path, tmp_path: Path, toml: tuple[str, str] = ("", ""), **result: Any) -> list[str]:
     """The warnings for the run `free` and a copy of `fedceo/seed-0` with another line in its experiment or results."""
     other = tmp_path / "other"
     shutil.copytree(runs / "fedceo" / "seed-0", other)
-    text = (other / "experiment.toml").read_text()
-    assert toml[0] in text
-    (other / "experiment.toml").write_text(text.replace(*toml))
-    noted = json.loads((other / "result.json").read_text()) | result
-    forgotten = [name for name, value in result.items() if value is None]
-    (other / "result.json").write_text(json.dumps({name: noted[name] for name in noted if name not in forgotten}))
+    edit_experiment(other, *toml)
+    edit_result(other, **result)
     return warnings(group_runs(load_runs([runs / "free", other])))
 
 
@@ -63,8 +60,7 @@ def test_runs_of_another_model_or_test_set_are_no_seeds_of_one_experiment(runs: 
     first, second = runs / "fedceo" / "seed-0", tmp_path / "other"
     for changed in ({"model": "MyOwn"}, {"test_digest": "0" * 64}, {"own_model": [0.1, 0.2]}):
         shutil.copytree(runs / "fedceo" / "seed-1", second)
-        noted = json.loads((second / "result.json").read_text()) | changed
-        (second / "result.json").write_text(json.dumps(noted))
+        edit_result(second, **changed)
         assert [len(group.runs) for group in group_runs(load_runs([first, second]))] == [1, 1], changed
         shutil.rmtree(second)
 
@@ -85,11 +81,10 @@ def test_a_folder_of_runs_stands_for_all_of_them(runs: Path) -> None:
 def test_accuracies_at_other_epsilons_are_not_at_the_same_privacy(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs / "fedceo" / "seed-0", other)
-    text = (other / "experiment.toml").read_text()
-    (other / "experiment.toml").write_text(text.replace("strength = 5.0", "strength = 6.0"))
+    edit_experiment(other, "strength = 5.0", "strength = 6.0")
     noted = json.loads((other / "result.json").read_text())
     for factor, words in ((1.0, []), (2.0, ["Not at the same privacy: an outsider's epsilon is "])):
         rows = [row | {"epsilon": row["epsilon"] and factor * row["epsilon"]} for row in noted["privacy"]]
-        (other / "result.json").write_text(json.dumps(noted | {"privacy": rows}))
+        edit_result(other, privacy=rows)
         found = warnings(group_runs(load_runs([runs / "fedceo" / "seed-0", other, runs / "free"])))
         assert [sentence[: len(words[0])] for sentence in found] == words

@@ -10,6 +10,8 @@ import pytest
 import fedceo
 from fedceo.cli.app import main
 from fedceo.errors import UsageError
+from fedceo.simulation.folder import RunFolder
+from tests.support.edited_runs import edit_experiment, edit_result
 from tests.support.parsed_page import Page
 from tests.support.recorded_runs import TABLE
 
@@ -77,8 +79,7 @@ def test_it_can_be_read_without_seeing(runs: Path, tmp_path: Path) -> None:
 def test_names_are_only_text(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / NASTY.replace("/", "%")
     shutil.copytree(runs / "fedceo" / "seed-0", folder)
-    toml = (folder / "experiment.toml").read_text()
-    (folder / "experiment.toml").write_text(f"note = {json.dumps(NASTY)}\n{toml}")
+    edit_experiment(folder, "seed = 0", f"seed = 0\nnote = {json.dumps(NASTY)}")
     page, text = page_of([folder, runs / "free"], tmp_path)
     assert "<img src=x" not in text and "<script>alert" not in text
     assert "<img src=x onerror=alert(1)>" in page.words
@@ -132,16 +133,14 @@ def test_what_cannot_be_reported_is_refused(runs: Path, tmp_path: Path) -> None:
         page_of([tmp_path], tmp_path)
     other = tmp_path / "other"
     shutil.copytree(runs / "free", other)
-    result = json.loads((other / "result.json").read_text())
-    (other / "result.json").write_text(json.dumps(result | {"data": "mnist"}))
+    edit_result(other, data="mnist")
     with pytest.raises(UsageError, match=r"its data is mnist, that of .* is digits; accuracies on different test sets"):
         page_of([runs / "free", other], tmp_path)
-    (other / "result.json").write_text(json.dumps(result | {"test_digest": "other"}))
-    toml = (other / "experiment.toml").read_text()
-    (other / "experiment.toml").write_text(toml.replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    edit_result(other, data="digits", test_digest="other")
+    edit_experiment(other, "learning_rate = 0.1", "learning_rate = 0.2")
     assert "They have different test records" in page_of([runs / "free", other], tmp_path)[0].words
     (tmp_path / "report.html").unlink()
-    (other / "result.json").write_text(json.dumps({"method": "fedavg"}))
+    RunFolder(other).save_result({"method": "fedavg"})
     with pytest.raises(UsageError, match=r"result.json: has no data, it is of another version"):
         page_of([other], tmp_path)
     with pytest.raises(UsageError, match="no such folder to save a report in"):
@@ -167,8 +166,7 @@ def test_twenty_runs_fit_on_a_page(runs: Path, tmp_path: Path) -> None:
     for number in range(20):
         folder = tmp_path / f"run-{number}"
         shutil.copytree(first, folder)
-        toml = (folder / "experiment.toml").read_text()
-        (folder / "experiment.toml").write_text(toml.replace("strength = 5.0", f"strength = {number + 1}.0"))
+        edit_experiment(folder, "strength = 5.0", f"strength = {number + 1}.0")
     page, text = page_of([tmp_path / f"run-{number}" for number in range(20)], tmp_path)
     assert "20 runs of 20 experiments" in page.words and len(text.encode()) < 12e6
 

@@ -1,21 +1,19 @@
 """Noise that cannot be cancelled: runs with one seed share cohorts and batches, and no noise."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
-from fedceo.simulation.folder import read_tensors
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.training.schedule import NOISE, PURPOSES, Schedule
+from tests.support.edited_runs import take_checksums_out
 from tests.support.small_federation import SmallConv, federation
 from tests.support.small_runs import TABLE, changed
 
@@ -128,17 +126,15 @@ def test_a_schedule_without_a_key_draws_from_the_seed_alone() -> None:
 
 
 def begun_by_an_old_version(folder: Path, table: dict[str, Any]) -> Path:
-    """An unfinished run whose checkpoint has no noise key, as version 0.1.0 wrote it."""
+    """An unfinished run whose files have no checksums; those of 0.1.0, the last version whose noise followed from the
+    seed alone, are among them."""
     rounds = iter(range(100))
     fedceo.run(table, out=folder, should_stop=lambda: next(rounds) == 5)
-    path = folder / "checkpoint.safetensors"
-    about = json.loads(read_tensors(path)[1]["about"])
-    del about["noise_key"]
-    save_file(load_file(path), path, {"about": json.dumps(about)})
+    take_checksums_out(folder)
     return folder
 
 
 def test_a_run_of_an_old_version_is_not_continued_with_other_noise(tmp_path: Path) -> None:
     old = begun_by_an_old_version(tmp_path / "old", TABLE)
-    with pytest.raises(UsageError, match=r"begun by fedceo 0\.1\.0, whose noise follows from the seed alone"):
+    with pytest.raises(UsageError, match="begun by an earlier version of fedceo, which wrote no checksums"):
         fedceo.resume(old)

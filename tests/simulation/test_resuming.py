@@ -36,7 +36,8 @@ def test_folder_and_load(tmp_path: Path) -> None:
     assert torch.equal(back.model(x), run.model(x))
     assert set(back.model.state_dict()) == {"input.weight", "hidden.weight"}
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == run.history
+    told = [json.loads(line) for line in lines]
+    assert all(len(line.pop("sha256")) == 16 for line in told) and told == run.history
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 5, 11])
@@ -214,7 +215,7 @@ def test_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
         fedceo.resume(tmp_path / "one")
     for cut in (0, 5, 100, len(good) - 3):
         checkpoint.write_bytes(good[:cut])
-        with pytest.raises(UsageError, match="cut short or not a safetensors file"):
+        with pytest.raises(UsageError, match=r"cut short or not a safetensors file|does not match its checksum"):
             fedceo.resume(tmp_path / "one")
     checkpoint.write_bytes(good)
     assert fedceo.resume(tmp_path / "one").finished

@@ -28,7 +28,8 @@ def attack(
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
-    from fedceo.simulation.folder import free_folder, write_whole
+    from fedceo.simulation.durable import write_json
+    from fedceo.simulation.folder import free_folder
     from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_attack
 
@@ -55,7 +56,7 @@ def attack(
         with waiting(f"attacking {len(chosen)} records, first without privacy"):
             study = run_study(simulation, settings, holds.upper(), chosen)
         (folder / within).mkdir(parents=True, exist_ok=True)
-        write_whole(folder / within / "attack.json", (json.dumps(study.result, indent=2) + "\n").encode())
+        write_json(folder / within / "attack.json", study.result)
         study.draw(folder / within)
         results.append(study.result)
         if not as_json:

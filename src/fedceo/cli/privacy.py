@@ -154,7 +154,8 @@ def audit(
     from fedceo.audit.report import audit as audit_simulation
     from fedceo.experiment.file import load_experiment
     from fedceo.report.verdicts import views_tested
-    from fedceo.simulation.folder import RunFolder, write_whole
+    from fedceo.simulation.durable import write_json
+    from fedceo.simulation.folder import RunFolder
     from fedceo.simulation.preparing import prepare, prepare_again
 
     kept = file.is_dir()
@@ -166,7 +167,7 @@ def audit(
     shown = {"refuted": report.refuted, "tested": views_tested(report.as_dict())} | report.as_dict()
     text = json.dumps(shown, indent=2)
     if kept:
-        write_whole(file / "audit.json", f"{text}\n".encode())
+        write_json(file / "audit.json", shown)
     if as_json:
         print(text)
     else:
@@ -248,14 +249,14 @@ def _rows_of(target: Path, overrides: list[str], cell: str | None) -> tuple[list
     if folder.finished:
         result = folder.result()
         return [Row(**row) for row in result["privacy"]], f"{result['noise_multiplier']:.4g}"
-    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
-    if folder.is_federation:
-        sizes = client_sizes(experiment)
-        sigma = solve_noise(experiment, sizes)
-        return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
     from fedceo.methods.hosted import check_same_method
 
     _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
+    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded", least=about["ledger"])
+    if "sizes" not in about:  # a federation: the server does not know them
+        sizes = client_sizes(experiment)
+        sigma = solve_noise(experiment, sizes)
+        return spent_rows(experiment, sizes, sigma, ledger), f"{sigma:.4g}"
     check_same_method(about, experiment.method, folder.path)
     sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
     sigma = about["noise_multiplier"]

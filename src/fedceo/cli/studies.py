@@ -30,7 +30,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run experiments with several seeds, skip what is done, and write one table."""
-    from fedceo.simulation.folder import write_whole
+    from fedceo.simulation.durable import make_folder, write_whole
     from fedceo.studies.cells import find_cells
     from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
@@ -52,6 +52,7 @@ def sweep(
         results = run_sweep(cells, jobs, on_cell)
     rows = rows_of(cells, results)
     failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
+    make_folder(out)
     write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
     for suffix, text in (("csv", to_csv(rows)), ("md", to_markdown(rows)), ("tex", to_latex(rows))):
         write_whole(out / f"table.{suffix}", text.encode())

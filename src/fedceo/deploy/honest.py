@@ -30,7 +30,7 @@ from fedceo.mechanisms.base import Mechanism
 from fedceo.tensors.weights import Weights
 
 MISTAKE = 1e-30
-"""The largest probability with which an honest upload is refused: so small because delta pays e^epsilon times for it."""
+"""The largest probability with which an honest upload is refused; delta pays up to e^epsilon times for it."""
 ROUNDING = 1e-5
 """Relative error that an honest upload may have from float32 sums and from noise on a lattice."""
 

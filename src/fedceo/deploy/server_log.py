@@ -1,12 +1,6 @@
-"""The server's run folder: that of a simulation, with two more files.
-
-asked.json  the round whose uploads may be on their way: if the server dies now, they count as seen
-nodes.json  the public key to which each client number belongs
-"""
+"""The server's run folder: that of a simulation, with two more files, asked.json and nodes.json."""
 
 import hashlib
-import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +10,7 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, to_toml
 from fedceo.methods import State
-from fedceo.simulation.folder import RunFolder, write_whole
+from fedceo.simulation.folder import RunFolder
 
 
 class ServerLog:
@@ -35,13 +29,13 @@ class ServerLog:
         self.history: list[dict[str, Any]] = []
         self.ledger = Ledger(repeatable=False)
         self.keys: dict[int, str] = {}
-        self._lock = self.folder.hold()
+        self.folder.hold()
         try:
             if self.folder.exists:
                 seconds = self._go_on(beginning)
             else:
                 self.folder.create(experiment, beginning, self._about(0.0))
-        except UsageError:
+        except BaseException:
             self.release()
             raise
         self._start = time.perf_counter() - seconds
@@ -53,14 +47,13 @@ class ServerLog:
 
     def ask(self, entry: Entry) -> None:
         """Note the clients about to be asked, before any is; entry.unused: all whose uploads may then be seen."""
-        table = {"ledger": len(self.ledger.entries), "entry": entry.as_dict()}
-        write_whole(self._asked, json.dumps(table).encode())
+        self.folder.ask(entry, len(self.ledger.entries))
 
     def spend(self, entry: Entry) -> None:
         """Write a round into the ledger, before anything of it is released."""
         self.folder.spend(entry)
         self.ledger.add(entry)
-        self._asked.unlink(missing_ok=True)
+        self.folder.forget_asked()
 
     def close(self, metrics: dict[str, Any], state: State) -> None:
         """Note the metrics of a finished round, and its state."""
@@ -72,51 +65,34 @@ class ServerLog:
 
     def amend(self, more: dict[str, Any]) -> None:
         """Add to the metrics of the last round."""
-        metrics = self.history.pop() | more
-        self.folder.rewind(len(self.history))
-        self.folder.append(metrics)
-        self.history.append(metrics)
+        self.history[-1] |= more
+        self.folder.rewrite(self.history)
 
     def remember_keys(self, keys: Mapping[int, str]) -> None:
         if keys != self.keys:
             self.keys = dict(keys)
-            write_whole(self._nodes, json.dumps(self.keys, indent=2).encode())
+            self.folder.save_nodes(self.keys)
 
     def finish(self, result: dict[str, Any]) -> None:
-        self.folder.save_model({name: w.detach().cpu() for name, w in self.state.weights.items()})
+        self.folder.save_model(self.state.weights)
         self.folder.save_result(result)
         self.release()
 
-    @property
-    def _asked(self) -> Path:
-        return self.folder.path / "asked.json"
-
-    @property
-    def _nodes(self) -> Path:
-        return self.folder.path / "nodes.json"
-
     def release(self) -> None:
         """Release the lock on the folder, as the end of this process would."""
-        os.close(self._lock)
+        self.folder.let_go()
 
     def _go_on(self, beginning: State) -> float:
         path = self.folder.path
         if self.folder.finished:
             raise UsageError(f"{path}: holds a finished run; choose another folder for `out`")
+        self.folder.experiment()  # which is refused where it is not as it was written
         state, about = self.folder.load_checkpoint()
-        if about.get("identity") != self.identity:
+        if about["identity"] != self.identity:
             raise UsageError(f"{path}: holds a run of another experiment; choose another folder for `out`")
-        self.ledger = self.folder.ledger(repeatable=False)
-        if len(self.ledger.entries) < about["ledger"]:
-            raise UsageError(
-                f"{path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
-            )
-        if self._asked.exists():
-            table = json.loads(self._asked.read_text())
-            if table["ledger"] == len(self.ledger.entries):  # the server died before it noted which uploads came
-                self.spend(Entry.from_dict(table["entry"]))
-        if self._nodes.exists():
-            self.keys = {int(client): key for client, key in json.loads(self._nodes.read_text()).items()}
+        self.folder.mend()
+        self.ledger = self.folder.ledger(repeatable=False, least=about["ledger"])
+        self.keys = self.folder.nodes()
         self.history = self.folder.rewind(about["round"])
         self.state, self.round = state.placed_like(beginning.weights), about["round"]
         return float(about["seconds"])

@@ -96,7 +96,7 @@ class MethodStrategy(Strategy):
         self.log = ServerLog(out, experiment, State(weights))
         self.nodes = NodeRegistry(public.clients, self.log.keys, timeout)
         self.entry: Entry | None = None
-        self.ended: str | None = None
+        self.ended: str | None = self.log.history[-1].get("ended_early") if self.log.history else None
         self._questions: dict[int, Question] = {}
 
     @property
@@ -189,6 +189,8 @@ class MethodStrategy(Strategy):
         record |= outcome.record
         if self._is_measured(entry.round):
             record |= self._measured(state)
+        if self.ended is not None:
+            record["ended_early"] = self.ended  # so that a server that is killed now does not go on
         self.entry = entry
         self.log.close(record, state)
         LOG.info(

@@ -7,8 +7,9 @@ from typing import Any
 
 from fedceo.attacks.control import CONTROL_FAILS, control_fails
 from fedceo.errors import UsageError
-from fedceo.report.loading import LoadedRun, read_json
+from fedceo.report.loading import LoadedRun
 from fedceo.report.verdicts import audit_in_words, gaps_in_words, power_in_words, views_tested
+from fedceo.simulation.durable import read_json
 
 CHECK_COLUMNS = {"check": "check", "measured": "measured", "expected": "expected", "passed": "passed"}
 VIEW_COLUMNS = {
@@ -51,7 +52,7 @@ def audits_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
         path = run.path / "audit.json"
         if not path.exists():
             continue
-        audit = read_json(path)
+        audit = read_json(path, expected=None)
         try:
             tables = {
                 "name": run.name,
@@ -72,7 +73,7 @@ def attacks_of(runs: Sequence[LoadedRun]) -> Iterator[dict[str, Any]]:
     """The tables and pictures of each run's attacks, as `fedceo attack --out RUN/attack` writes them."""
     for run in runs:
         for path in sorted((run.path / "attack").rglob("attack.json")):
-            attack = read_json(path)
+            attack = read_json(path, expected=None)
             try:
                 rows, fails = _cells(attack["rows"], ATTACK_COLUMNS), control_fails(attack["rows"])
                 kind = attack.get("attack", "attack")

@@ -115,7 +115,8 @@ def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
         folder = RunFolder(path)
         experiment = folder.experiment()
         result = folder.result() if folder.finished else None
-        runs.append(LoadedRun(name, path, experiment, folder.history(), result, folder.recordings()))
+        history = folder.history(result["rounds"] if result else None)
+        runs.append(LoadedRun(name, path, experiment, history, result, folder.recordings()))
     for run in runs[1:]:
         one, other = _data(runs[0]), _data(run)
         if one != other:
@@ -159,14 +160,6 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     fields = list(dict.fromkeys(field for table in tables for field in table))
     values = {field: [_show(table.get(field)) for table in tables] for field in fields}
     return {field: found for field, found in values.items() if len(set(found)) > 1}
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, or an error in one line."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError):
-        raise UsageError(f"{path}: not a JSON file") from None
 
 
 def _data(run: LoadedRun) -> str:

@@ -22,7 +22,8 @@ from fedceo.report.public import public_runs
 from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.clock import PARTS
-from fedceo.simulation.folder import read_recording, write_whole
+from fedceo.simulation.durable import write_whole
+from fedceo.simulation.folder import read_recording
 from fedceo.simulation.summary import global_model_caveat
 
 OBSERVERS = {

@@ -1,38 +1,51 @@
-"""A run's folder on disk. A file appears whole or not at all; nothing is pickled.
+"""A run's folder on disk; every file but those of `records/` is listed here.
 
-experiment.toml         the experiment, every field resolved
+experiment.toml         the experiment, every field resolved; its first line says that the folder has checksums
 metrics.jsonl           one line a round
 ledger.jsonl            one line a round, written before anything of the round is released and never taken back
 checkpoint.safetensors  the last state, with the round and what else is needed to go on
 model.safetensors       the trained global model, once finished
 result.json             the summary, once finished
 records/                the cohort's models of a few rounds, where [record] asks for them
+asked.json              of a federation: the round whose uploads may be on their way, and count as seen if nobody notes
+                        which came
+nodes.json              of a federation: the public key to which each client number belongs
+
+Folders made before there were checksums are read: no file of theirs has one, while every file of a folder whose
+experiment has one must have its own.
 """
 
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
 from fedceo.methods import State
+from fedceo.simulation.durable import (
+    IN_TOML,
+    ZEROS,
+    Lines,
+    check_seal,
+    read_json,
+    sealed,
+    sync_folder,
+    write_json,
+    write_whole,
+)
+from fedceo.simulation.holding import Hold
 from fedceo.simulation.recording import Recording
+from fedceo.simulation.spent_files import SpentFiles
+from fedceo.simulation.tensor_files import read_tensors, save_tensors
 
-try:
-    import fcntl
-except ImportError:  # Windows, where folders are not locked
-    fcntl = None  # type: ignore[assignment]
-
-BEGINNING = ("checkpoint.safetensors", "experiment.toml")
-"""Files that a run may leave behind if it is killed while it begins."""
+BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
+"""Files that a run writes when it begins, in this order; the second and third are empty then."""
+NOTED = ("round", "ledger", "seconds", "identity")
+"""The least that a checkpoint must say about a run."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
     "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
@@ -46,6 +59,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._metrics, self._spent = Lines(path / "metrics.jsonl"), SpentFiles(path)
+        self._hold = Hold(path)
 
     @property
     def exists(self) -> bool:
@@ -60,30 +75,30 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def hold(self) -> int:
-        """Lock the folder, made if it is not there, for this process, until os.close or the end of the process."""
+    @property
+    def has_checksums(self) -> bool:
+        """Whether every file must have a checksum."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{self.path}: cannot be written to ({error.strerror})") from None
-        if fcntl is None:
-            return os.open(os.devnull, os.O_RDONLY)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(folder)
-            raise UsageError(f"{self.path}: another process is at work there") from None
-        return folder
+            return IN_TOML.match((self.path / "experiment.toml").read_bytes()) is not None
+        except OSError:
+            return True
+
+    def hold(self) -> None:
+        """Lock the folder, made if it is not there, for this process, until `let_go` or the end of the process."""
+        self._hold.take()
+
+    def let_go(self) -> None:
+        """Release the lock of `hold`."""
+        self._hold.release()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """The lock of `hold`, while inside."""
-        folder = self.hold()
+        self.hold()
         try:
             yield
         finally:
-            os.close(folder)
+            self.let_go()
 
     def create(self, experiment: Experiment, state: State, about: dict[str, Any]) -> None:
         """Save the beginning of a new run in a folder that is held; one that has anything else in it is refused.
@@ -95,59 +110,119 @@ class RunFolder:
                 f"{self.path}: holds a run already; resume it (--resume, or fedceo.resume in Python) or choose another "
                 "folder"
             )
-        try:
-            if any(file.name.removesuffix(".part") not in BEGINNING for file in self.path.iterdir()):
+        with self._writing():
+            if not all(map(_may_be_overwritten, self.path.iterdir())):
                 raise UsageError(f"{self.path}: not an empty folder")
-            self.save_checkpoint(state, about)
-            write_whole(self.path / "experiment.toml", to_toml(experiment).encode())
+            try:
+                self._sweep()
+                self.save_checkpoint(state, about)
+                self._metrics.rewrite([])
+                self._spent.begin()
+                text = f"# sha256: {ZEROS}\n{to_toml(experiment)}"
+                write_whole(self.path / "experiment.toml", sealed(text.encode(), IN_TOML))
+            except (OSError, UsageError):
+                for name in reversed(BEGINNING):
+                    with suppress(OSError):
+                        (self.path / name).unlink(missing_ok=True)
+                raise
+
+    def mend(self) -> None:
+        """Make the folder ready to go on with, after a kill or a full disk, while it is held.
+
+        Files that were being written are removed, and so is the last line of the ledger if it was cut short, which
+        belongs to a round that released nothing. Uploads that a federation asked for, and did not note, count as seen.
+        """
+        if not self.has_checksums:
+            raise UsageError(
+                f"{self.path}: begun by an earlier version of fedceo, which wrote no checksums; go on with that "
+                "version, or run the experiment again"
+            )
+        with self._writing():
+            self._sweep()
+            self._spent.mend()
+
+    def _sweep(self) -> None:
+        for left in [*self.path.glob("*.part"), *self.path.glob("records/*.part")]:
+            left.unlink()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Refuse to write into a folder that is not the one that was held, and tell of a failing disk in one line."""
+        try:
+            self._hold.check()
+            yield
+        except FileNotFoundError:
+            raise UsageError(
+                f"{self.path}: the folder, or a file in it, was removed while the run was writing to it"
+            ) from None
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written to ({error.strerror})") from None
 
     def experiment(self) -> Experiment:
+        path = self.path / "experiment.toml"
         if not self.exists:
             raise UsageError(f"{self.path}: not a run folder, it has no experiment.toml")
-        return load_experiment(self.path / "experiment.toml")
+        check_seal(path, IN_TOML, path.read_bytes(), expected=None)
+        return load_experiment(path)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one round to metrics.jsonl; on return it is on the disk, where a checkpoint will count on it."""
-        self._add_line("metrics.jsonl", record)
+        with self._writing():
+            self._metrics.append(record)
 
-    def history(self) -> list[dict[str, Any]]:
-        """The rounds written so far; a last line that was cut short is left out."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_text().split("\n")
-        except FileNotFoundError:
-            return []
-        try:
-            return [json.loads(line) for line in lines[:-1]]
-        except ValueError:
-            raise UsageError(f"{self.path / 'metrics.jsonl'}: not one round a line") from None
+    def history(self, rounds: int | None = None) -> list[dict[str, Any]]:
+        """The rounds written so far; a last line that was cut short is left out.
+
+        rounds: how many there must be.
+        """
+        history = self._metrics.read(expected=self.has_checksums)
+        if rounds is not None and len(history) != rounds:
+            raise UsageError(f"{self.path}: metrics.jsonl has {len(history)} rounds, result.json {rounds}")
+        return history
 
     def spend(self, entry: Entry) -> None:
         """Add one round to the ledger; on return it is on the disk."""
-        self._add_line("ledger.jsonl", entry.as_dict())
+        with self._writing():
+            self._spent.add(entry)
 
-    def _add_line(self, name: str, table: dict[str, Any]) -> None:
-        with (self.path / name).open("a") as file:
-            file.write(json.dumps(table) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def ledger(self, *, repeatable: bool, least: int = 0) -> Ledger:
+        """The ledger, as `SpentFiles.read` says; refused where it lacks a round of metrics.jsonl.
 
-    def ledger(self, *, repeatable: bool) -> Ledger:
-        """The ledger; a last line that was cut short belongs to a round that released nothing, and is removed."""
-        path = self.path / "ledger.jsonl"
+        Args:
+            least: the entries that the checkpoint, or the result, says there are.
+        """
+        rounds = {record.get("round") for record in self.history()}  # first: a run at work writes its ledger before
+        ledger = self._spent.read(repeatable=repeatable, expected=self.has_checksums)
+        if len(ledger.entries) < least or not rounds <= {entry.round for entry in ledger.entries}:
+            raise UsageError(
+                f"{self.path}: ledger.jsonl has lost rounds that were taken: what was spent counts; restore it from a "
+                "copy"
+            )
+        return ledger
+
+    def ask(self, entry: Entry, spent: int) -> None:
+        """Note the clients of a federation about to be asked; spent: the entries of the ledger by now."""
+        with self._writing():
+            self._spent.ask(entry, spent)
+
+    def forget_asked(self) -> None:
+        """Take back `ask`, once the ledger has the round."""
+        with self._writing():
+            self._spent.forget_asked()
+
+    def save_nodes(self, keys: Mapping[int, str]) -> None:
+        """Note the public key to which each client of a federation belongs."""
+        with self._writing():
+            write_json(self.path / "nodes.json", {str(client): key for client, key in keys.items()})
+
+    def nodes(self) -> dict[int, str]:
+        """Client -> its public key, as far as they are known. Whoever changes the file takes its checksum out."""
+        path = self.path / "nodes.json"
+        found = read_json(path, expected=None) if path.exists() else {}
         try:
-            text = path.read_text()
-        except FileNotFoundError:
-            return Ledger(repeatable=repeatable)
-        whole, _, cut = text.rpartition("\n")
-        if cut:
-            write_whole(path, f"{whole}\n".encode() if whole else b"")
-        try:
-            entries = [Entry.from_dict(json.loads(line)) for line in whole.split("\n") if line]
-        except (ValueError, TypeError, KeyError):
-            raise UsageError(f"{path}: not a ledger") from None
-        return Ledger(entries, repeatable=repeatable)
+            return {int(client): str(key) for client, key in found.items()}
+        except (ValueError, AttributeError):
+            raise UsageError(f"{path}: does not give the keys of client numbers") from None
 
     def rewind(self, rounds: int) -> list[dict[str, Any]]:
         """Forget the rounds after the checkpoint, which will be taken again, and return those before."""
@@ -159,32 +234,41 @@ class RunFolder:
 
     def rewrite(self, history: list[dict[str, Any]]) -> None:
         """Put these rounds in the place of those written."""
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in history).encode())
+        with self._writing():
+            self._metrics.rewrite(history)
 
     def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
-        metadata = {"about": json.dumps(about)}
-        tensors = {name: w.detach().cpu().contiguous() for name, w in state.flatten().items()}
-        write_whole(self.path / "checkpoint.safetensors", save(tensors, metadata))
+        with self._writing():
+            save_tensors(self.path / "checkpoint.safetensors", state.flatten(), about)
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
         path = self.path / "checkpoint.safetensors"
-        tensors, metadata = read_tensors(path)
-        if "about" not in metadata:
+        tensors, about = read_tensors(path, expected=self.has_checksums)
+        if about is None or not about.keys() >= set(NOTED):
             raise UsageError(f"{path}: not a checkpoint of a run")
-        return State.unflatten(tensors), json.loads(metadata["about"])
+        try:
+            return State.unflatten(tensors), about
+        except ValueError:
+            raise UsageError(f"{path}: not a checkpoint of a run") from None
 
-    def save_model(self, weights: dict[str, Tensor]) -> None:
-        write_whole(self.path / "model.safetensors", save({name: w.contiguous() for name, w in weights.items()}))
+    def save_model(self, weights: Mapping[str, Tensor]) -> None:
+        with self._writing():
+            save_tensors(self.path / "model.safetensors", weights)
+
+    def load_model(self) -> dict[str, Tensor]:
+        """The global model of a finished run."""
+        return read_tensors(self.path / "model.safetensors", expected=self.has_checksums)[0]
 
     def save_result(self, result: dict[str, Any]) -> None:
-        write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        with self._writing():
+            write_json(self.path / "result.json", result)
 
     def save_recording(self, recording: Recording) -> None:
-        tensors, about = recording.flatten()
-        (self.path / "records").mkdir(exist_ok=True)
-        path = self.path / "records" / f"round-{recording.round:05}.safetensors"
-        write_whole(path, save(tensors, {"about": json.dumps(about)}))
+        with self._writing():
+            (self.path / "records").mkdir(exist_ok=True)
+            sync_folder(self.path)
+            save_tensors(self.path / "records" / f"round-{recording.round:05}.safetensors", *recording.flatten())
 
     def recordings(self) -> list[Path]:
         """The files of recorded rounds, in order."""
@@ -193,10 +277,7 @@ class RunFolder:
     def result(self) -> dict[str, Any]:
         """The summary; where a field of it is missing, one line says which."""
         path = self.path / "result.json"
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError):
-            raise UsageError(f"{path}: not a JSON file") from None
+        result = read_json(path, expected=self.has_checksums)
         missing = [name for name in SHOWN if not isinstance(result, dict) or name not in result]
         if missing:
             again = f"fedceo run {self.path / 'experiment.toml'}"
@@ -205,34 +286,21 @@ class RunFolder:
         return found
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and metadata of a safetensors file, or one line that says what is wrong with it."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path}: cut short or not a safetensors file ({error})") from None
+def _may_be_overwritten(left: Path) -> bool:
+    """Whether a run that was killed while it began may have left this behind, with nothing in it that counts."""
+    if left.name.removesuffix(".part") not in BEGINNING:
+        return False
+    return left.suffix != ".jsonl" or left.stat().st_size == 0
 
 
 def read_recording(path: Path) -> Recording:
-    """One recorded round."""
-    tensors, metadata = read_tensors(path)
-    if "about" not in metadata:
-        raise UsageError(f"{path}: not a recording of a round")
-    return Recording.unflatten(tensors, json.loads(metadata["about"]))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is either there with all its content or not there; a missing folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    """One recorded round, from the folder `records` of its run."""
+    folder = RunFolder(path.resolve().parent.parent)
+    tensors, about = read_tensors(path, expected=folder.has_checksums if folder.exists else None)
+    try:
+        return Recording.unflatten(tensors, about or {})
+    except (KeyError, TypeError):
+        raise UsageError(f"{path}: not a recording of a round") from None
 
 
 def free_folder(base: Path) -> Path:

@@ -1,20 +1,16 @@
 """Digests of a run: the one that its noise follows from, and the one by which a checkpoint is known again."""
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
 from fedceo.data import Federation
-from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, to_toml
 from fedceo.models import parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fedceo.simulation.rounds import Simulation
 
 NOT_IN_NOISE: dict[str, Any] = {
@@ -29,8 +25,6 @@ NOT_IN_NOISE: dict[str, Any] = {
 }
 """Fields that noise does not follow from: seed, data and noise multiplier have places of their own, and the others
 change nothing that is released but, for engine and device, its rounding, and for max_epsilon, its last round."""
-BEFORE_NOISE_KEYS = "0.1.0"
-"""The last version whose noise followed from the seed alone."""
 
 
 def make_noise_key(
@@ -60,12 +54,3 @@ def identity(simulation: "Simulation") -> str:
     rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
     digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
     return digest.hexdigest()
-
-
-def check_noise_key(noted: "Mapping[str, Any]", where: Path) -> None:
-    """Refuse to go on with other noise than a run began with; noted: what its checkpoint says."""
-    if "noise_key" not in noted:
-        raise UsageError(
-            f"{where}: begun by fedceo {BEFORE_NOISE_KEYS}, whose noise follows from the seed alone; go on with that "
-            "version, or run the experiment again"
-        )

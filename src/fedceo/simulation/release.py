@@ -22,7 +22,7 @@ from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.models import parameters_of
-from fedceo.simulation.folder import RunFolder, read_tensors
+from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.runs import load
 from fedceo.simulation.spending import privacy_plan
 from fedceo.tensors.weights import last_layer
@@ -68,7 +68,7 @@ def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None)
     rows = public_rows(folder, experiment, result)
     if not is_covered(rows):
         raise UsageError(f"{folder.path}: no epsilon covers its model ({rows[0]['assumption']})")
-    weights, _ = read_tensors(folder.path / "model.safetensors")
+    weights = folder.load_model()
     if not all(bool(w.isfinite().all()) for w in weights.values()):
         raise UsageError(f"{folder.path}: its model is not finite")
     weights, left_out = _released_weights(folder.path, experiment, weights, model)
@@ -134,8 +134,9 @@ def public_accuracy(experiment: Experiment, result: Mapping[str, Any]) -> float 
 
 def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The first row of each observer, over the draw of cohorts: how often anybody was in stays in the folder."""
-    repeatable = experiment.privacy.randomness == "seeded"
-    return [row.as_dict() for row in _rows(folder, experiment, result, folder.ledger(repeatable=repeatable))]
+    seeded = experiment.privacy.randomness == "seeded"
+    ledger = folder.ledger(repeatable=seeded, least=result.get("ledger", 0))
+    return [row.as_dict() for row in _rows(folder, experiment, result, ledger)]
 
 
 def is_covered(rows: list[dict[str, Any]]) -> bool:

@@ -23,8 +23,8 @@ from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, parameters_of
 from fedceo.models.plugins import check_unchanged
-from fedceo.simulation.folder import RunFolder, read_tensors
-from fedceo.simulation.identity import check_noise_key, identity
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.identity import identity
 from fedceo.simulation.preparing import as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import own_model_of, result_of
@@ -109,8 +109,8 @@ def resume(
     with folder.held():
         if folder.finished:
             return load(path, model=model)
+        folder.mend()
         state, about = folder.load_checkpoint()
-        check_noise_key(about, folder.path)
         simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation
         check_unchanged(
@@ -119,11 +119,7 @@ def resume(
         check_same_method(about, experiment.method, folder.path)
         if about["identity"] != identity(simulation):
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
-        ledger = folder.ledger(repeatable=simulation.ledger.repeatable)
-        if len(ledger.entries) < about["ledger"]:
-            raise UsageError(
-                f"{folder.path}: ledger.jsonl has lost rounds that the checkpoint knows of: what was spent counts"
-            )
+        ledger = folder.ledger(repeatable=simulation.ledger.repeatable, least=about["ledger"])
         history, seconds = folder.rewind(about["round"]), about["seconds"]
         simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"])
         with _on(workers, simulation, folder):
@@ -136,7 +132,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     experiment = folder.experiment()
     if not folder.finished:
         raise UsageError(f"{path}: the run is unfinished; go on with: fedceo run --resume {path}")
-    weights, _ = read_tensors(folder.path / "model.safetensors")
+    weights = folder.load_model()
     result = folder.result()
     if model is None:
         if result["model"] != experiment.model.name:
@@ -151,8 +147,9 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
         other = sorted(name for name in expected | saved if expected.get(name) != saved.get(name))[0]
         raise UsageError(f"{path}: the model does not fit the saved weights, which differ in {other}")
     model.load_state_dict(weights, strict=False)
-    ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded")
-    return Run(experiment, folder.history(), weights, model.eval(), result, True, ledger, folder.path)
+    seeded = experiment.privacy.randomness == "seeded"
+    ledger = folder.ledger(repeatable=seeded, least=result.get("ledger", 0))
+    return Run(experiment, folder.history(result["rounds"]), weights, model.eval(), result, True, ledger, folder.path)
 
 
 @contextmanager

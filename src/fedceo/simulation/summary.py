@@ -112,6 +112,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "accuracy": summarise(history),
         "global_model_caveat": global_model_caveat(experiment),
         "privacy": [row.as_dict() for row in rows],
+        "ledger": len(simulation.ledger.entries),
         "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
         "clients": data.clients,
         "record_shape": list(data.shape),

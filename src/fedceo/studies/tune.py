@@ -16,7 +16,8 @@ from fedceo.data import build_federation
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment, put, to_toml
 from fedceo.experiment.sections import Data
-from fedceo.simulation.folder import RunFolder, write_whole
+from fedceo.simulation.durable import make_folder, write_whole
+from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.spending import with_solved_noise
 from fedceo.studies.cells import Cell, combinations
 from fedceo.studies.sweep import OnCell, run_cell, sweep
@@ -185,6 +186,7 @@ def _check_validation(experiment: Experiment) -> None:
 
 def _written(experiment: Experiment, note: str, out: Path) -> Experiment:
     tuned = experiment.model_copy(update={"note": note})
+    make_folder(out)
     write_whole(out / "tuned.toml", to_toml(tuned).encode())
     return tuned
 
