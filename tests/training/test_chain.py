@@ -3,11 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched.blocks import Conv, Linear
+from fedceo.training.batched.blocks import Conv, Linear, forms_gradients, squares_by_position
 from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
 from tests.support.small_federation import SmallConv
@@ -39,7 +41,44 @@ def sequential() -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("make", [Strided, sequential])
+class Deep(nn.Module):
+    """Kernels that are large beside the maps they run on, whose records' gradients are not formed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(2, 12, 5, stride=4, padding=2)
+        self.two = nn.Conv2d(12, 20, 3, padding=1)
+        self.three = nn.Conv2d(20, 24, 3, padding=1, bias=False)
+        self.out = nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.two(self.one(x).relu()).relu()
+        return self.out(F.max_pool2d(self.three(x), 2).relu().flatten(1))
+
+
+def test_gradients_are_formed_where_that_takes_fewer_products() -> None:
+    assert forms_gradients(100, 800, 64)  # LeNet-5's second convolution
+    assert not forms_gradients(16, 1600, 192) and not forms_gradients(4, 1728, 384)  # AlexNet's second and third
+    assert not forms_gradients(9, 20 * 9, 24)  # the last of Deep
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.floats(0, 7), st.booleans())
+def test_norms_by_position_are_never_too_small(seed: int, positions: int, digits: float, bias: bool) -> None:
+    """Also where the positions' gradients cancel in all but a few of float32's digits."""
+    rng = torch.Generator().manual_seed(seed)
+    patches, g = torch.randn(3, 40, 2 * positions, generator=rng), torch.randn(3, 8, 2 * positions, generator=rng)
+    patches[:, :, positions:] = patches[:, :, :positions]
+    g[:, :, positions:] = -g[:, :, :positions] * (1 + 10**-digits)
+    formed = torch.bmm(g, patches.mT).double().square().sum((1, 2))  # as float32 sums them up
+    formed += float(bias) * g.sum(2).double().square().sum(1)
+    found = squares_by_position(patches, g, bias)
+    sizes = ((patches.norm(dim=1).square() + bias).sqrt() * g.norm(dim=1)).sum(1)
+    assert (found >= formed).all()
+    assert (found.sqrt() <= formed.sqrt() + 4e-6 * sizes).all()
+
+
+@pytest.mark.parametrize("make", [Strided, sequential, Deep])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | None) -> None:
     torch.manual_seed(0)

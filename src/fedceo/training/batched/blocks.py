@@ -4,7 +4,8 @@ A block is a layer with the operations that follow it: a linear layer with its d
 its ReLU and max-pooling. Running a block gives a `Pass`, which then gives the gradient with respect to its input, every
 record's squared gradient norm, and the sum of the records' gradients times given factors. A linear layer's gradient for
 one record is the outer product g a^T of the output's gradient and the input, so its norm is |g| |a| and the weighted
-sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023).
+sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023). A
+convolution's is a sum of such products over positions; it is formed unless inner products of the positions are cheaper.
 """
 
 from dataclasses import dataclass
@@ -108,6 +109,34 @@ def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     return g, torch.where(counted, x, 0.0)
 
 
+SLACK = 8
+"""Rounding units of the sum of a record's |g_t| |u_t| that are added to its norm: no rounding lets it pass the clip."""
+
+
+def forms_gradients(positions: int, patch: int, out: int) -> bool:
+    """Whether each record's (out, patch) gradient takes fewer products than inner products of its positions."""
+    return positions * (patch + out) >= patch * out
+
+
+def squares_by_position(patches: Tensor, g: Tensor, bias: bool) -> Tensor:
+    """(P,) squared norms of the gradients sum_t g_t u_t^T, from inner products of patches and of gradients.
+
+    |sum_t g_t u_t^T|^2 = sum_st (u_s . u_t) (g_s . g_t). Terms may cancel: products are taken in float64, and what
+    rounding could add where the gradients are summed later is added to the norm.
+
+    Args:
+        patches: (P, patch, T) of P records at T positions.
+        g: (P, out, T) gradients with respect to the output.
+        bias: whether there is a bias, whose inputs are ones.
+    """
+    unit = torch.finfo(g.dtype).eps
+    patches, g = patches.double(), g.double()
+    inputs, outputs = torch.bmm(patches.mT, patches) + float(bias), torch.bmm(g.mT, g)
+    norms = (inputs * outputs).sum((1, 2)).clamp_min(0).sqrt()
+    sizes = (inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+    return (norms + SLACK * unit * sizes).square()
+
+
 @dataclass(frozen=True)
 class Conv:
     """conv -> [ReLU] -> [max-pool over squares of `pool`], for any stride and zero padding."""
@@ -141,6 +170,7 @@ class ConvPass:
         each = zip(self.x.chunk(len(weight)), weight, biases, strict=True)
         z = torch.cat([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
         self.z = z.relu_() if block.relu else z
+        self.forms = forms_gradients(z[0, 0].numel(), weight[0, 0].numel(), weight.shape[1])
         y = self.z
         if block.pool > 1:
             y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
@@ -159,8 +189,10 @@ class ConvPass:
         return torch.cat([found[0] for found in self._backward([True, False, False])]).view(self.shape)
 
     def squared_norms(self) -> Tensor:
-        """Here each record's gradient is formed: it is small beside the activations that it comes from."""
         patches = F.unfold(self.x, self.block.side, stride=self.block.stride, padding=self.block.padding)
+        if not self.forms:
+            squares = squares_by_position(patches, self.g.flatten(2), self.block.bias is not None)
+            return squares.to(self.g.dtype).view(self.shape[:2])
         self.each = torch.bmm(self.g.flatten(2), patches.mT).view(*self.shape[:2], -1)
         squares = self.each.square().sum(2)
         if self.block.bias:
@@ -170,16 +202,19 @@ class ConvPass:
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         weight, bias = self.block.weight, self.block.bias
-        if factors is None:
-            for k, (_, dw, db) in enumerate(self._backward([False, True, bias is not None])):
-                sums[weight][k] = dw
-                if bias:
-                    sums[bias][k] = db
+        if factors is not None and self.forms:
+            counted = factors[..., None] > 0
+            sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
+            if bias:
+                sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
             return
-        counted = factors[..., None] > 0
-        sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
-        if bias:
-            sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
+        if factors is not None:
+            g, x = scaled(self.g.flatten(1), self.x.flatten(1), factors.flatten())
+            self.g, self.x = g.view_as(self.g), x.view_as(self.x)
+        for k, (_, dw, db) in enumerate(self._backward([False, True, bias is not None])):
+            sums[weight][k] = dw
+            if bias:
+                sums[bias][k] = db
 
     def _backward(self, wanted: list[bool]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Gradients of each client's input, weight and bias, of which those not wanted mean nothing."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear
+from fedceo.training.batched.blocks import Block, Conv, Linear, forms_gradients, squares_by_position
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.cuda import convolution_kernels, row_kernels
 
@@ -177,6 +178,7 @@ class FusedConvPass:
             "PRECISION": precision(),
         }  # fmt: skip
         self.taps = side * side
+        self.forms = forms_gradients(rows * columns * block.pool**2, self.taps * channels, out)
         self.tiles = TILES[self.sizes["PRECISION"]]
         tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
         offsets = triton.next_power_of_2(block.pool**2)
@@ -209,10 +211,23 @@ class FusedConvPass:
         return dx
 
     def squared_norms(self) -> Tensor:
-        return self._gradients(group=1).sum(1).view(self.x.shape[:2])
+        if self.forms:
+            return self._gradients(group=1).sum(1).view(self.x.shape[:2])
+        block, dz = self.block, self.dz.flatten(0, 1)
+        patches = F.unfold(self.x.flatten(0, 1), block.side, stride=block.stride, padding=block.padding)
+        places = [(length + 2 * block.padding[0] - block.side[0]) // block.stride[0] + 1 for length in self.x.shape[3:]]
+        # pooling may leave a margin out, which has no gradient
+        patches = patches.unflatten(2, places)[..., : dz.shape[1], : dz.shape[2]].flatten(2)
+        squares = squares_by_position(patches, dz.flatten(1, 2).mT, block.bias is not None)
+        return squares.to(dz.dtype).view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         group = 1
+        if factors is not None and not self.forms:
+            each = factors[..., None, None, None]
+            self.dz = torch.where(each > 0, each * self.dz, 0.0)  # it may be NaN, and 0 * NaN is NaN
+            self.x = _channels_last(torch.where(each > 0, self.x, 0.0))
+            factors = None
         if factors is None:
             programs = len(self.x) * self.slots * triton.cdiv(self.taps * self.x.shape[2], self._tiles["TILE_IN"])
             group = min(self.slots, max(1, programs // PROGRAMS))
