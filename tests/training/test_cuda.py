@@ -134,8 +134,8 @@ class Deep(nn.Module):
         super().__init__()
         self.one = nn.Conv2d(3, 24, 8, stride=4)
         self.two = nn.Conv2d(24, 48, 4, padding=1)
-        self.three = nn.Conv2d(48, 70, 3, padding=1, bias=False)
-        self.out = nn.Linear(70, 5)
+        self.three = nn.Conv2d(48, 120, 3, padding=1, bias=False)
+        self.out = nn.Linear(120, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.max_pool2d(self.two(self.one(x).relu()).relu(), 2)

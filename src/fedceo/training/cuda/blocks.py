@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, forms_gradients, squares_by_position
+from fedceo.training.batched.blocks import Block, Conv, Linear, squares_by_position
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.cuda import convolution_kernels, row_kernels
 
@@ -178,7 +177,7 @@ class FusedConvPass:
             "PRECISION": precision(),
         }  # fmt: skip
         self.taps = side * side
-        self.forms = forms_gradients(rows * columns * block.pool**2, self.taps * channels, out)
+        self.forms = block.forms_gradients(x.shape[2:], (out, rows * block.pool, columns * block.pool))
         self.tiles = TILES[self.sizes["PRECISION"]]
         tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
         offsets = triton.next_power_of_2(block.pool**2)
@@ -213,13 +212,8 @@ class FusedConvPass:
     def squared_norms(self) -> Tensor:
         if self.forms:
             return self._gradients(group=1).sum(1).view(self.x.shape[:2])
-        block, dz = self.block, self.dz.flatten(0, 1)
-        patches = F.unfold(self.x.flatten(0, 1), block.side, stride=block.stride, padding=block.padding)
-        places = [(length + 2 * block.padding[0] - block.side[0]) // block.stride[0] + 1 for length in self.x.shape[3:]]
-        # pooling may leave a margin out, which has no gradient
-        patches = patches.unflatten(2, places)[..., : dz.shape[1], : dz.shape[2]].flatten(2)
-        squares = squares_by_position(patches, dz.flatten(1, 2).mT, block.bias is not None)
-        return squares.to(dz.dtype).view(self.x.shape[:2])
+        g = self.dz.flatten(0, 1).permute(0, 3, 1, 2)
+        return squares_by_position(self.x.flatten(0, 1), g, self.block).to(g.dtype).view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         group = 1
@@ -229,7 +223,9 @@ class FusedConvPass:
             self.x = _channels_last(torch.where(each > 0, self.x, 0.0))
             factors = None
         if factors is None:
-            programs = len(self.x) * self.slots * triton.cdiv(self.taps * self.x.shape[2], self._tiles["TILE_IN"])
+            out, tiles = self.sizes["OUT"], self._tiles["TILE_IN"]
+            parts = triton.cdiv(self.taps * self.x.shape[2], tiles) * triton.cdiv(out, _tile(out))
+            programs = len(self.x) * self.slots * parts
             group = min(self.slots, max(1, programs // PROGRAMS))
             self._gradients(group)
         self._weighted_sum(self.each, factors, sums[self.block.weight], group, self.x.shape[2], self.taps)
