@@ -26,12 +26,14 @@ from fedceo.simulation.rounds import Simulation
 
 CLIENTS = 100
 CIFAR = ("lenet5", (3, 32, 32), 400, 10)
+ALEXNET = ("alexnet", (3, 32, 32), 400, 10)
 EMNIST = ("mlp", (1, 28, 28), 1000, 37)
 ROWS = {
     "LeNet-5, record": (CIFAR, "record", 0.25),
     "LeNet-5, distributed": (CIFAR, "distributed", 0.2),
     "MLP, distributed": (EMNIST, "distributed", 0.08),
     "MLP, record": (EMNIST, "record", None),
+    "AlexNet, record": (ALEXNET, "record", 0.5),
 }
 """Name -> what, mechanism, seconds a round that are aimed at."""
 
@@ -91,7 +93,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
     options = parser.parse_args()
 
-    data = {setting: make_data(setting) for setting in (CIFAR, EMNIST)}
+    data = {setting: make_data(setting) for setting in (CIFAR, ALEXNET, EMNIST)}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; seconds a round, median of {options.rounds}")
     print(f"{'':<24}{'aim':>8}{'TF32':>10}{'float32':>10}{'first':>10}")
     rows: list[dict[str, Any]] = []

@@ -3,11 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched.blocks import Conv, Linear
+from fedceo.training.batched.blocks import Conv, Linear, squares_by_position
 from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
 from tests.support.small_federation import SmallConv
@@ -39,7 +41,60 @@ def sequential() -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("make", [Strided, sequential])
+class Deep(nn.Module):
+    """Kernels that are large beside the maps they run on, whose records' gradients are not formed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(2, 12, 5, stride=4, padding=2)
+        self.two = nn.Conv2d(12, 64, 3, padding=1)
+        self.three = nn.Conv2d(64, 96, 3, padding=1, bias=False)
+        self.out = nn.Linear(96, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.two(self.one(x).relu()).relu()
+        return self.out(F.max_pool2d(self.three(x), 2).relu().flatten(1))
+
+
+SHAPES = [(3, 1, 1), (2, 1, 0), (3, 2, 1), (1, 1, 0)]
+"""Side, stride and padding of kernels."""
+
+
+def conv(side: int, stride: int = 1, padding: int = 0, bias: bool = True) -> Conv:
+    return Conv("w", "b" if bias else None, (side, side), (stride, stride), (padding, padding), False, 1)
+
+
+def test_gradients_are_formed_where_that_takes_fewer_products() -> None:
+    assert conv(5).forms_gradients((32, 14, 14), (64, 10, 10))  # LeNet-5's second convolution
+    assert not conv(5, padding=2).forms_gradients((64, 4, 4), (192, 4, 4))  # AlexNet's second
+    assert not conv(3, padding=1).forms_gradients((12, 3, 3), (64, 3, 3))  # those of Deep
+    assert not conv(3, padding=1).forms_gradients((64, 3, 3), (96, 3, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(SHAPES), st.floats(0, 7), st.booleans())
+def test_norms_by_position_are_never_too_small(
+    seed: int, shape: tuple[int, int, int], digits: float, bias: bool
+) -> None:
+    """Also where the positions' gradients cancel in all but a few of float32's digits, and with a margin left out."""
+    block, rng = conv(*shape, bias), torch.Generator().manual_seed(seed)
+    column = torch.randn(3, 5, 4, 1, generator=rng)
+    x = column.expand(-1, -1, -1, 8).contiguous()  # the same patch at neighbouring positions, inside
+    patches = F.unfold(x, block.side, stride=block.stride, padding=block.padding)
+    rows, columns = ((length + 2 * shape[2] - shape[0]) // shape[1] + 1 for length in (4, 8))
+    g = torch.randn(3, 7, rows, columns - 1, generator=rng)
+    g[..., 2] = -g[..., 1] * (1 + 10**-digits)
+    g[..., 3:], g[..., 0] = 0, 0
+    patches = patches.unflatten(2, (rows, columns))[..., : columns - 1].flatten(2)
+    formed = torch.bmm(g.flatten(2), patches.mT).double().square().sum((1, 2))  # as float32 sums them up
+    formed += float(bias) * g.sum((2, 3)).double().square().sum(1)
+    found = squares_by_position(x, g, block)
+    sizes = ((patches.norm(dim=1).square() + bias).sqrt() * g.flatten(2).norm(dim=1)).sum(1)
+    assert (found >= formed).all()
+    assert (found.sqrt() <= formed.sqrt() + 4e-6 * sizes).all()
+
+
+@pytest.mark.parametrize("make", [Strided, sequential, Deep])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | None) -> None:
     torch.manual_seed(0)

@@ -127,8 +127,23 @@ class Strided(nn.Module):
         return self.out(x.relu().flatten(1))
 
 
+class Deep(nn.Module):
+    """Kernels that are large beside the maps they run on, pooling that leaves a margin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 24, 8, stride=4)
+        self.two = nn.Conv2d(24, 48, 4, padding=1)
+        self.three = nn.Conv2d(48, 120, 3, padding=1, bias=False)
+        self.out = nn.Linear(120, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.two(self.one(x).relu()).relu(), 2)
+        return self.out(nn.functional.max_pool2d(self.three(x), 2).relu().flatten(1))
+
+
 @pytest.mark.parametrize("clip", [None, 0.05])
-@pytest.mark.parametrize("make_model", [lambda: make("lenet5"), Strided], ids=["lenet5", "strided"])
+@pytest.mark.parametrize("make_model", [lambda: make("lenet5"), Strided, Deep], ids=["lenet5", "strided", "deep"])
 def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Module], clip: float | None) -> None:
     """Each parameter's to six digits, but for batches in which a near tie fell the other way: not more than half."""
     model = make_model().cuda()

@@ -4,9 +4,11 @@ A block is a layer with the operations that follow it: a linear layer with its d
 its ReLU and max-pooling. Running a block gives a `Pass`, which then gives the gradient with respect to its input, every
 record's squared gradient norm, and the sum of the records' gradients times given factors. A linear layer's gradient for
 one record is the outer product g a^T of the output's gradient and the input, so its norm is |g| |a| and the weighted
-sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023).
+sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023). A
+convolution's is a sum of such products over positions; it is formed unless inner products of the positions are cheaper.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,6 +110,39 @@ def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     return g, torch.where(counted, x, 0.0)
 
 
+SLACK = 8
+"""Rounding units of the sum of a record's |g_t| |u_t| that are added to its norm: no rounding lets it pass the clip."""
+CHEAPER = 4
+"""How many times fewer products make up for a second pass over the activations."""
+
+
+def squares_by_position(x: Tensor, g: Tensor, block: "Conv") -> Tensor:
+    """(P,) squared norms of records' gradients sum_t g_t u_t^T, none of which is formed.
+
+    |sum_t g_t u_t^T|^2 = sum_st (u_s . u_t) (g_s . g_t) over positions. A patch's inner product with another is that of
+    their pixels, summed over the kernel's taps. Terms may cancel: products are taken in float64, and what rounding
+    could add where the gradients are summed later is added to the norm.
+
+    Args:
+        x: (P, channels, height, width) inputs.
+        g: (P, out, rows, columns) gradients with respect to the output; pooling may have left a margin out.
+    """
+    unit, (rows, columns) = torch.finfo(g.dtype).eps, g.shape[2:]
+    x = F.pad(x, [p for p in reversed(block.padding) for _ in range(2)]).double()
+    width, pixels = x.shape[3], x.flatten(2)
+    count, g = pixels.shape[2], g.flatten(2).double()
+    down, right = block.stride
+    each = torch.bmm(pixels.mT, pixels).as_strided(
+        (len(x), *block.side, rows, columns, rows, columns),
+        (count**2, width * (count + 1), count + 1, down * width * count, right * count, down * width, right),
+    )
+    inputs = each.sum((1, 2)).view(len(x), rows * columns, rows * columns) + float(block.bias is not None)
+    outputs = torch.bmm(g.mT, g)
+    norms = (inputs * outputs).sum((1, 2)).clamp_min(0).sqrt()
+    sizes = (inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+    return (norms + SLACK * unit * sizes).square()
+
+
 @dataclass(frozen=True)
 class Conv:
     """conv -> [ReLU] -> [max-pool over squares of `pool`], for any stride and zero padding."""
@@ -123,6 +158,17 @@ class Conv:
     @property
     def names(self) -> tuple[str, ...]:
         return (self.weight, self.bias) if self.bias else (self.weight,)
+
+    def forms_gradients(self, x: Sequence[int], y: Sequence[int]) -> bool:
+        """Whether forming each record's gradient is cheaper than inner products of positions.
+
+        Args:
+            x, y: (channels, height, width) of the input and of the output before pooling.
+        """
+        pixels = (x[1] + 2 * self.padding[0]) * (x[2] + 2 * self.padding[1])
+        positions, taps = y[1] * y[2], self.side[0] * self.side[1]
+        by_position = pixels**2 * x[0] + positions**2 * (taps + y[0])
+        return CHEAPER * by_position >= positions * taps * x[0] * y[0]
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> "ConvPass":
         return ConvPass(self, weights[self.weight], weights[self.bias] if self.bias else None, x)
@@ -141,6 +187,7 @@ class ConvPass:
         each = zip(self.x.chunk(len(weight)), weight, biases, strict=True)
         z = torch.cat([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
         self.z = z.relu_() if block.relu else z
+        self.forms = block.forms_gradients(self.x.shape[1:], z.shape[1:])
         y = self.z
         if block.pool > 1:
             y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
@@ -159,7 +206,8 @@ class ConvPass:
         return torch.cat([found[0] for found in self._backward([True, False, False])]).view(self.shape)
 
     def squared_norms(self) -> Tensor:
-        """Here each record's gradient is formed: it is small beside the activations that it comes from."""
+        if not self.forms:
+            return squares_by_position(self.x, self.g, self.block).to(self.g.dtype).view(self.shape[:2])
         patches = F.unfold(self.x, self.block.side, stride=self.block.stride, padding=self.block.padding)
         self.each = torch.bmm(self.g.flatten(2), patches.mT).view(*self.shape[:2], -1)
         squares = self.each.square().sum(2)
@@ -170,16 +218,19 @@ class ConvPass:
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         weight, bias = self.block.weight, self.block.bias
-        if factors is None:
-            for k, (_, dw, db) in enumerate(self._backward([False, True, bias is not None])):
-                sums[weight][k] = dw
-                if bias:
-                    sums[bias][k] = db
+        if factors is not None and self.forms:
+            counted = factors[..., None] > 0
+            sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
+            if bias:
+                sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
             return
-        counted = factors[..., None] > 0
-        sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
-        if bias:
-            sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
+        if factors is not None:
+            g, x = scaled(self.g.flatten(1), self.x.flatten(1), factors.flatten())
+            self.g, self.x = g.view_as(self.g), x.view_as(self.x)
+        for k, (_, dw, db) in enumerate(self._backward([False, True, bias is not None])):
+            sums[weight][k] = dw
+            if bias:
+                sums[bias][k] = db
 
     def _backward(self, wanted: list[bool]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Gradients of each client's input, weight and bias, of which those not wanted mean nothing."""

@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear
+from fedceo.training.batched.blocks import Block, Conv, Linear, squares_by_position
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.cuda import convolution_kernels, row_kernels
 
@@ -177,6 +177,7 @@ class FusedConvPass:
             "PRECISION": precision(),
         }  # fmt: skip
         self.taps = side * side
+        self.forms = block.forms_gradients(x.shape[2:], (out, rows * block.pool, columns * block.pool))
         self.tiles = TILES[self.sizes["PRECISION"]]
         tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
         offsets = triton.next_power_of_2(block.pool**2)
@@ -209,12 +210,22 @@ class FusedConvPass:
         return dx
 
     def squared_norms(self) -> Tensor:
-        return self._gradients(group=1).sum(1).view(self.x.shape[:2])
+        if self.forms:
+            return self._gradients(group=1).sum(1).view(self.x.shape[:2])
+        g = self.dz.flatten(0, 1).permute(0, 3, 1, 2)
+        return squares_by_position(self.x.flatten(0, 1), g, self.block).to(g.dtype).view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         group = 1
+        if factors is not None and not self.forms:
+            each = factors[..., None, None, None]
+            self.dz = torch.where(each > 0, each * self.dz, 0.0)  # it may be NaN, and 0 * NaN is NaN
+            self.x = _channels_last(torch.where(each > 0, self.x, 0.0))
+            factors = None
         if factors is None:
-            programs = len(self.x) * self.slots * triton.cdiv(self.taps * self.x.shape[2], self._tiles["TILE_IN"])
+            out, tiles = self.sizes["OUT"], self._tiles["TILE_IN"]
+            parts = triton.cdiv(self.taps * self.x.shape[2], tiles) * triton.cdiv(out, _tile(out))
+            programs = len(self.x) * self.slots * parts
             group = min(self.slots, max(1, programs // PROGRAMS))
             self._gradients(group)
         self._weighted_sum(self.each, factors, sums[self.block.weight], group, self.x.shape[2], self.taps)
