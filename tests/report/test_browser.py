@@ -72,6 +72,7 @@ def test_the_keyboard_reaches_everything(browser: Any, page_file: Path) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_twenty_runs_open_quickly(browser: Any, runs: Path, tmp_path: Path) -> None:
     for number in range(20):
         shutil.copytree(runs / "fedceo" / "seed-0", tmp_path / f"run-{number}")

@@ -50,6 +50,7 @@ def record_epsilon_bounds(table: dict[str, Any], participations: Counter[int], s
     return max(lower for lower, _ in bounds), max(upper for _, upper in bounds)
 
 
+@pytest.mark.slow
 def test_record_rows_cover_every_client_whatever_the_participations() -> None:
     """D9: no client's own composition is above the row."""
     run = fedceo.run(uneven())

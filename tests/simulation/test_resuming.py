@@ -92,6 +92,7 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
     assert same_weights(whole, ended) and ended.history == whole.history
 
 
+@pytest.mark.slow
 def test_killed_three_times(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 3)
 

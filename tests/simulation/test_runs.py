@@ -51,6 +51,7 @@ def test_same_seed_same_result(engine: str) -> None:
     assert not same_weights(one, fedceo.run(table | {"seed": 1}))
 
 
+@pytest.mark.slow
 def test_same_result_in_another_process_and_nearly_with_other_threads(tmp_path: Path) -> None:
     here = fedceo.run(TABLE)
     code = (
