@@ -20,8 +20,10 @@ pytestmark = [
 ]
 
 HONEST = 2
-TIMEOUT = 120
+TIMEOUT = 60
 """Seconds of a round, in which SuperNodes start a process for each message."""
+SLACK = 1.25
+"""How much longer than that a round may take where other tests use the machine; docs/federation.md has what it took."""
 MOST_GROWTH = 200 * 2**20
 """Bytes by which the memory of the server's app may grow in its rounds; a bomb is 2 GiB."""
 
@@ -94,6 +96,6 @@ def test_rounds_end_in_time_with_every_honest_report_and_bounded_memory(tmp_path
         assert record["reports"] == HONEST
         assert sorted(record["refused"]) == sorted(numbers[name] for name in ("bomb", "small_bomb"))
         assert record["absent"] == [int(numbers[name]) for name in ("drip", "silent", "forge")]
-        assert seconds[record["round"]] < 1.1 * TIMEOUT
+        assert seconds[record["round"]] < SLACK * TIMEOUT
     assert [entry.reported for entry in RunFolder(out).ledger(repeatable=False).entries] == [tuple(range(HONEST))] * 2
     assert watch.peak - watch.before < MOST_GROWTH

@@ -25,21 +25,29 @@ pytestmark = [
 ]
 
 SEEDED_CLIENT = """
+import time
+
 from fedceo.deploy.flower import PrivacyMod, client_app
 from fedceo.training.schedule import Schedule
 
 from .data import experiment, own
 
-app = client_app(experiment, own, PrivacyMod(experiment, noise=Schedule(experiment.seed, noise_key="NOISE_KEY")))
+def slowly(client):
+    time.sleep(PAUSE)
+    return own(client)
+
+app = client_app(experiment, slowly, PrivacyMod(experiment, noise=Schedule(experiment.seed, noise_key="NOISE_KEY")))
 """
 
 
-def app_of(folder: Path, given: Experiment) -> Path:
-    """The app that `fedceo flower new` writes, with a noise source that a simulation has too."""
+def app_of(folder: Path, given: Experiment, pause: float = 0.0) -> Path:
+    """The app that `fedceo flower new` writes, with a noise source that a simulation has too.
+
+    pause: seconds before a node trains, for tests that must find it at work.
+    """
     write_app(folder, given)
-    (folder / "federation" / "client_app.py").write_text(
-        SEEDED_CLIENT.replace("NOISE_KEY", simulated_schedule(given).noise_key)
-    )
+    code = SEEDED_CLIENT.replace("NOISE_KEY", simulated_schedule(given).noise_key).replace("PAUSE", str(pause))
+    (folder / "federation" / "client_app.py").write_text(code)
     return folder
 
 
@@ -90,7 +98,7 @@ def test_four_rounds_over_tls_end_where_the_simulation_does_and_strangers_stay_o
 def test_a_node_and_the_server_die_and_the_run_goes_on_with_its_ledger_right(tmp_path: Path) -> None:
     """Node 0 dies while it trains in round 2 and is started again; the server's app dies while round 3 is under way."""
     given, out = small(min_reports=2), tmp_path / "run"
-    app, folder, asked = app_of(tmp_path / "app", given), RunFolder(out), out / "asked.json"
+    app, folder, asked = app_of(tmp_path / "app", given, pause=6), RunFolder(out), out / "asked.json"
 
     def has_received(log: str, t: int) -> bool:  # what a node has not yet received it is sent again after a restart
         return "Received successfully" in log.partition(f"ROUND {t}]")[2]
