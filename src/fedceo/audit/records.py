@@ -56,7 +56,7 @@ MOST_DRAWN = 1e9
 """Noise drawn step by step where no canaries are; epochs after that are not played."""
 PHASE_CHECKS = ("variance", "entries", "normality", "bias", "correlation", "lags", "within")
 """What is looked at in the phases after the first."""
-ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 40
+ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 16
 MOST_ENTRIES = 3e8
 """Noise drawn and gradients taken one by one, K D a round."""
 

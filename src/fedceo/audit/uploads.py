@@ -42,7 +42,7 @@ LARGEST_MU, TILTED_MU = 3.3, 2.0
 """Beyond the first a view is so clear that errors are too rare to count; coins then decide on a share of the canary."""
 SCORES_AT_MU_1, FEWEST_SCORES, MOST_SCORES = 7_000, 8_000, 16_000
 """Bounds err by some 1/sqrt(n), so that telling mu from 2 mu takes a number of scores that goes with 1/mu^2."""
-FEWEST_ROUNDS = 40
+FEWEST_ROUNDS = 16
 MOST_ENTRIES = 5e8
 """Noise drawn in one pass, K D a round: what keeps an audit of a million parameters within a minute or so."""
 SMOOTHING_COST = 10
