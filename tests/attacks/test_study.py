@@ -140,6 +140,7 @@ def test_a_control_that_is_known_is_left_out() -> None:
     assert part.result["rows"][1]["psnr_of_each"] == whole.result["rows"][2]["psnr_of_each"]
 
 
+@pytest.mark.slow
 def test_smoothness_must_fall_for_inverting_gradients() -> None:
     """A weight that stays as large as at first outweighs the cosine, and the attack ends in a colour."""
     sim = simulation()

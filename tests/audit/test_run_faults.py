@@ -15,11 +15,6 @@ def test_there_are_as_many_faults_as_were_asked_for() -> None:
     assert len(ASKED) == 21 and len(FURTHER) >= 10 and not ASKED.keys() & FURTHER.keys()
 
 
-@pytest.mark.parametrize("name", RUN_FAULTS)
-def test_every_fault_of_a_run_is_caught(name: str) -> None:
-    assert caught(name, 0)
-
-
 @pytest.mark.parametrize(
     "name, checks",
     [

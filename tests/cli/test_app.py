@@ -78,6 +78,7 @@ def test_partition_picture(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert len(counts) == 20 and len(counts[0]) == 10
 
 
+@pytest.mark.slow
 def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> None:
     command = [sys.executable, "-m", "fedceo", "run", "mine.toml", "--set", "train.rounds=100000", "--out", "one"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -48,6 +48,7 @@ def fedceo(tree: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ["A method", "A mechanism", "A model", "A data set"])
 def test_one_file_adds(title: str, tree: Path) -> None:
     source, (experiment,) = write_blocks(tree, title)
@@ -62,6 +63,7 @@ def test_one_file_adds(title: str, tree: Path) -> None:
         assert name in fedceo(tree, "list")
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_is_added_keeps_its_parents_epsilon(tree: Path) -> None:
     _, (experiment,) = write_blocks(tree, "A mechanism")
     rounded, central = (
@@ -87,6 +89,7 @@ def test_one_file_adds_an_observers_row(tree: Path) -> None:
     assert added["epsilon"] == next(row["epsilon"] for row in before if row["observer"] == "outsider")
 
 
+@pytest.mark.slow
 def test_two_files_add_a_term_to_local_training(tree: Path) -> None:
     (_, patch), *_ = BLOCK.findall(section("A term in local training"))
     changes = re.findall(r"^--- (.*?)\n@@ after\n(.*?)\n@@ insert\n(.*?)\n(?=---|\Z)", patch, re.S | re.M)
