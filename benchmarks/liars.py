@@ -33,7 +33,7 @@ from torch.func import functional_call
 from fedceo.accounting.ledger import Entry
 from fedceo.data import Federation
 from fedceo.deploy.honest import ROUNDING, Honest
-from fedceo.deploy.upload_tests import UploadTests, orthonormal, public_slopes, shaped
+from fedceo.deploy.upload_tests import UploadTests, orthonormal, public_slopes
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.mechanisms.base import MECHANISMS
 from fedceo.mechanisms.uploads import Contribution, Senders, Stack
@@ -43,7 +43,7 @@ from fedceo.simulation.preparing import prepare
 from fedceo.simulation.round import Collected, take_round
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import planned_rows
-from fedceo.tensors.weights import Weights, as_row, stack
+from fedceo.tensors.weights import Weights, as_row, from_row, stack
 from fedceo.training.schedule import Schedule
 
 CLIENTS, ROUNDS, SEEDS, SIGMA = 10, 12, (0, 1, 2), 0.5
@@ -153,7 +153,7 @@ class Liar:
 
     def _slopes(self, rows: list[Tensor], now: Weights) -> dict[str, Tensor]:
         """The directions that the public records give at these models."""
-        found = [public_slopes(self.simulation.model, self.public, shaped(row.float(), now)) for row in rows]
+        found = [public_slopes(self.simulation.model, self.public, from_row(row.float(), now)) for row in rows]
         return {f"public {k}": orthonormal(torch.stack(each).double()) for k, each in enumerate(found) if each}
 
     def _passes(
@@ -167,7 +167,9 @@ class Liar:
         """Whether one of the uploads would pass, wherever the others take the model."""
         moved, start = tried[client], float(as_row(now).norm())
         others = {f"now {k}": row[None] for k, row in tried.items() if k != client}
-        if self.honest.lie(shaped(moved, self.first), now) or self.honest.lie_along(moved, start, {**known, **others}):
+        if self.honest.lie(from_row(moved, self.first), now) or self.honest.lie_along(
+            moved, start, {**known, **others}
+        ):
             return False
         shift = sum(row for k, row in tried.items() if k != client) / CLIENTS
         return self.honest.lie_along(moved, start, self._slopes([guess + shift for guess in guesses], now)) is None
@@ -187,7 +189,7 @@ class Liar:
             most = 0.95 * self.honest.along(len(basis))
             moved = moved - basis.T @ part * max(0.0, 1 - most / max(float(part.norm()), 1e-300))
         if self.is_tested:
-            moved = as_row({name: self._flattened(w) for name, w in shaped(moved, self.first).items()})
+            moved = as_row({name: self._flattened(w) for name, w in from_row(moved, self.first).items()})
         return moved * min(1.0, self.longest / max(float(moved.norm()), 1e-300))
 
     def _flattened(self, tensor: Tensor) -> Tensor:
@@ -203,7 +205,9 @@ class Liar:
     def _filled(self, moved: Tensor, noise: Tensor) -> Tensor:
         """The update with so much noise in each tensor that its length is that of noise alone."""
         parts = []
-        for part, filler in zip(shaped(moved, self.first).values(), shaped(noise, self.first).values(), strict=True):
+        for part, filler in zip(
+            from_row(moved, self.first).values(), from_row(noise, self.first).values(), strict=True
+        ):
             left = max(0.0, 1 - float(part.square().sum()) / (self.honest.share**2 * part.numel()))
             parts.append((part + math.sqrt(left) * filler).flatten())
         return torch.cat(parts)
@@ -212,7 +216,7 @@ class Liar:
         """(D,) gradient of the loss on the test records, which liars have even where the server has none."""
         data, model = self.simulation.federation, self.simulation.model
         leaf = row.float().clone().requires_grad_()
-        logits = functional_call(model, shaped(leaf, self.first), (data.inputs(data.test_x),))
+        logits = functional_call(model, from_row(leaf, self.first), (data.inputs(data.test_x),))
         loss = torch.nn.functional.cross_entropy(logits, data.test_y)
         return torch.autograd.grad(loss, leaf)[0]
 
@@ -274,7 +278,7 @@ def run(given: Experiment, tests: str, attack: str | None, liars: int) -> dict[s
                 honest = as_row({n: w[client] - state.weights[n] for n, w in collected.sent.trained.items()})
                 moved = lie(liar, state.weights, client, honest).float()
                 liar.last[client] = moved.double()
-                uploads[client] = {n: state.weights[n] + u for n, u in shaped(moved, first).items()}
+                uploads[client] = {n: state.weights[n] + u for n, u in from_row(moved, first).items()}
         found = judge.lies(uploads, dict.fromkeys(uploads, state.weights), state.weights)
         told, refused = told + liars, refused + sum(client in found for client in clients)
         wrongly += sum(client not in clients for client in found)
@@ -399,7 +403,7 @@ def _refused(model: Weights, sigma: float, clipping: str, noise: str, turn: int)
     known = {n: orthonormal(as_row(each)[None]) for n, each in zip("abcd", wanted[::2], strict=True)}
     length = float(as_row(model).norm())
     return sum(
-        honest.lie(shaped(row, model), model) is not None
+        honest.lie(from_row(row, model), model) is not None
         or honest.lie_along(row, length, known | {str(j): rows[j][None] for j in range(CLIENTS) if j != k}) is not None
         for k, row in enumerate(rows)
     )

@@ -50,10 +50,10 @@ MOST_CLIENTS, RULER_CLIENTS = 10, 2
 CHECKED_ROUNDS = 6
 MOST_CHECKED = 2e7
 """Entries of noise in the roll call."""
-MASKED_EPOCHS = 4
-"""Epochs that are played where dropout masks give a record another gradient in every step, and the fewest elsewhere."""
+FEWEST_EPOCHS = 4
+"""Epochs of a round that are always played; no more where dropout masks give a record another gradient in each step."""
 MOST_DRAWN = 1e9
-"""Noise drawn step by step where no canaries are; epochs after that are not played."""
+"""Normal numbers drawn in all rounds without canaries; epochs for which they would not suffice are not played."""
 PHASE_CHECKS = ("variance", "entries", "normality", "bias", "correlation", "lags", "within")
 """What is looked at in the phases after the first."""
 ENOUGH_SCORES, FEWEST_ROUNDS = 8_000, 16
@@ -236,10 +236,10 @@ class RecordAudit:
     def _epochs(self) -> int:
         """The most epochs of a round that are played."""
         if getattr(self._simulation.model, "mask_shape", None) is not None:
-            return MASKED_EPOCHS
+            return FEWEST_EPOCHS
         planned = self._simulation.experiment.train.rounds
         turns = self._count * min(CHECKED_ROUNDS, planned) + RULER_CLIENTS * len(ruler(planned)) + self._checked
-        return max(MASKED_EPOCHS, int(MOST_DRAWN / (turns * self._entries * RECORDS / HALF_IN)))
+        return max(FEWEST_EPOCHS, int(MOST_DRAWN / (turns * self._entries * RECORDS / HALF_IN)))
 
     def _refuse_own_randomness(self) -> None:
         context, weights = self._small.context, self._simulation.state.weights

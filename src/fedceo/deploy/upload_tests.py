@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fedceo.data import Federation
 from fedceo.deploy.honest import Honest
 from fedceo.mechanisms.base import Mechanism
-from fedceo.tensors.weights import Weights, as_row
+from fedceo.tensors.weights import Weights, as_row, from_row
 
 MOST_RECORDS = 500
 """Public records whose losses are looked at, spread evenly over all: a gradient is taken once for each upload."""
@@ -45,7 +45,7 @@ class UploadTests:
             now: the global model before the round.
         """
         rows = {client: as_row(upload) - as_row(starts[client]) for client, upload in uploads.items()}
-        alone = {client: self.honest.lie(shaped(row, now), starts[client]) for client, row in rows.items()}
+        alone = {client: self.honest.lie(from_row(row, now), starts[client]) for client, row in rows.items()}
         lies = {client: lie for client, lie in alone.items() if lie is not None}
         rest = {client: row for client, row in rows.items() if client not in lies}
         known = self._known_before(now)
@@ -72,7 +72,7 @@ class UploadTests:
         return beside | self._slopes("after it", moved, now)
 
     def _slopes(self, when: str, row: Tensor, now: Weights) -> dict[str, Tensor]:
-        slopes = public_slopes(self._model, self._public, shaped(row, now))
+        slopes = public_slopes(self._model, self._public, from_row(row, now))
         return {f"the loss on the public records {when}": orthonormal(torch.stack(slopes))} if slopes else {}
 
 
@@ -91,12 +91,6 @@ def public_slopes(model: nn.Module, public: Federation, weights: Weights) -> lis
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         slopes.append(as_row(dict(zip(leaves, found, strict=True))))
     return [slope for slope in slopes if bool(slope.isfinite().all())]
-
-
-def shaped(row: Tensor, like: Weights) -> dict[str, Tensor]:
-    """(D,) as name -> (...), in the shapes of `like`, without a copy."""
-    parts = torch.split(row, [w.numel() for w in like.values()])
-    return {name: part.view(w.shape) for (name, w), part in zip(like.items(), parts, strict=True)}
 
 
 def orthonormal(rows: Tensor) -> Tensor:

@@ -37,6 +37,12 @@ def as_row(weights: Weights) -> torch.Tensor:
     return torch.cat([w.flatten() for w in weights.values()])
 
 
+def from_row(row: torch.Tensor, like: Weights) -> dict[str, torch.Tensor]:
+    """Undo `as_row` without copying: (D,) as name -> (...), views in the shapes of `like`."""
+    parts = torch.split(row, [w.numel() for w in like.values()])
+    return {name: part.view(w.shape) for (name, w), part in zip(like.items(), parts, strict=True)}
+
+
 def from_rows(rows: torch.Tensor, like: Weights) -> dict[str, torch.Tensor]:
     """Undo `as_rows`: (K, D) as name -> (K, ...), in the shapes of `like`, a stack of any number of models."""
     parts = torch.split(rows, [w[0].numel() for w in like.values()], 1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedceo.tensors.weights import Weights, as_row
+from fedceo.tensors.weights import Weights, as_row, from_row
 from fedceo.training import terms
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise
@@ -88,21 +88,21 @@ class LoopTrainer:
                 at: Weights = weights
                 if work.ascent:
                     uphill = noised if work.record else self._gradient(model, weights, x, y, mask, work)[0]
-                    way = _views(terms.ascent(work, _row(uphill)), weights)
+                    way = from_row(terms.ascent(work, _row(uphill))[0], weights)
                     at = {name: w + way[name] for name, w in weights.items()}
                 gradients, loss = self._gradient(model, at, x, y, mask, work)
                 if work.record:
                     divisor = context.expected_batch(client, work)
                     noised = gradients = _noised(gradients, work, noise, step, divisor)
                 if terms.active_terms(work):
-                    gradients = _views(_with_terms(work, _row(gradients), _row(weights), start_row), weights)
+                    gradients = from_row(_with_terms(work, _row(gradients), _row(weights), start_row)[0], weights)
                 for name, w in weights.items():
                     gradient = gradients[name]
                     if work.momentum:
                         gradient = momenta[name].mul_(work.momentum).add_(gradient)
                     w.sub_(gradient, alpha=work.learning_rate)
                 if terms.projects(work):
-                    projected = _views(terms.project(work, _row(weights), start_row), weights)
+                    projected = from_row(terms.project(work, _row(weights), start_row)[0], weights)
                     # memory of their own, for products may round otherwise where it is not aligned
                     weights = {name: w.clone() for name, w in projected.items()}
                 losses.append(loss)
@@ -202,9 +202,3 @@ def _with_terms(work: Work, gradient: Tensor, weights: Tensor, start: Tensor) ->
 def _row(weights: Weights) -> Tensor:
     """(1, D): one model as a row."""
     return as_row(weights)[None]
-
-
-def _views(row: Tensor, like: Weights) -> dict[str, Tensor]:
-    """Undo `_row`, without copying."""
-    parts = torch.split(row[0], [w.numel() for w in like.values()])
-    return {name: part.view(w.shape) for (name, w), part in zip(like.items(), parts, strict=True)}

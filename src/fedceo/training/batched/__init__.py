@@ -45,7 +45,7 @@ On a GPU (training/cuda), per convolution; R x C is the size of its pooled outpu
     winner      (K, B, R, C, out), int8          which of the P^2 pooled values won, -1 where ReLU cut it off
     dz          (K, B, R P, C P, out)            the gradient before ReLU and pooling
     each        (groups, taps * channels, out)   gradients, summed over groups of a client's records; a group is one
-                                                 record where single gradients are clipped
+                                                 record where single gradients are clipped and were formed for that
     each_bias   (groups, out)                    likewise of the bias
     squares     (groups, parts)                  squared norms of each group's gradient, to be summed over the parts
 """
