@@ -127,7 +127,8 @@ def squares_by_position(x: Tensor, g: Tensor, block: "Conv") -> Tensor:
         x: (P, channels, height, width) inputs.
         g: (P, out, rows, columns) gradients with respect to the output; pooling may have left a margin out.
     """
-    unit, (rows, columns) = torch.finfo(g.dtype).eps, g.shape[2:]
+    unit = torch.finfo(torch.promote_types(g.dtype, torch.float32)).eps  # sums are never in less
+    rows, columns = g.shape[2:]
     x = F.pad(x, [p for p in reversed(block.padding) for _ in range(2)]).double()
     width, pixels = x.shape[3], x.flatten(2)
     count, g = pixels.shape[2], g.flatten(2).double()

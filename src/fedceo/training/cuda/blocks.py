@@ -1,11 +1,15 @@
 """The blocks of a chain on the kernels of convolution_kernels.py and row_kernels.py.
 
-Products in TF32 are used where torch's own switch allows them: torch.set_float32_matmul_precision("high"). Otherwise
-they are as exact as float32: three TF32 products each inside a convolution, plain float32 in cuBLAS.
+Where torch's own switch allows TF32, torch.set_float32_matmul_precision("high"), linear layers multiply in it, and
+convolutions keep images, weights and gradients in float16, which has the ten bits of TF32's fraction in half the
+memory: reading is what limits them. Gradients are held there times SCALE. Otherwise products are as exact as float32:
+three TF32 products each inside a convolution, plain float32 in cuBLAS.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,15 +46,15 @@ class Tiles:
 
 
 TILES = {
-    "tf32": Tiles(
-        forward={"TILE": 64, "TILE_IN": 32, "num_warps": 2, "num_stages": 2},
-        forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
-        back={"TILE": 128, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
-        gradients={"TILE": 16, "TILE_IN": 64, "num_warps": 1, "num_stages": 3},
-        gradients_narrow={"TILE": 16, "TILE_IN": 128, "num_warps": 1, "num_stages": 3},
+    torch.float16: Tiles(
+        forward={"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 3},
+        forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 4, "num_stages": 1},
+        back={"TILE": 128, "TILE_OUT": 64, "num_warps": 4, "num_stages": 3},
+        gradients={"TILE": 128, "TILE_IN": 128, "num_warps": 4, "num_stages": 1},
+        gradients_narrow={"TILE": 128, "TILE_IN": 128, "num_warps": 4, "num_stages": 1},
         most=4096,
     ),
-    "tf32x3": Tiles(
+    torch.float32: Tiles(
         forward={"TILE": 256, "TILE_IN": 32, "num_warps": 8, "num_stages": 3},
         forward_narrow={"TILE": 128, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
         back={"TILE": 64, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
@@ -59,8 +63,10 @@ TILES = {
         most=2048,
     ),
 }
-"""Tiles by precision: those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
+"""Tiles by what is kept: those that were fastest on an H200 for LeNet-5 on CIFAR-10."""
 
+SCALE = 64.0
+"""What a gradient in float16 is multiplied by: records' gradients with respect to activations are mostly below 1."""
 MOST_POOLED = 128
 """Pooled values that an int8 can tell apart."""
 PROGRAMS = 1024
@@ -78,12 +84,11 @@ def fuse(blocks: Sequence[Block]) -> tuple[Block, ...]:
         small = block.pool**2 <= MOST_POOLED
         return FusedConv(block) if square and small and (first or block.stride[0] == 1) else block
 
-    return tuple(fused(block, first=i == 0) for i, block in enumerate(blocks))
-
-
-def precision() -> str:
-    """The precision in which the kernels multiply."""
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    found = [fused(block, first=i == 0) for i, block in enumerate(blocks)]
+    for before, after in pairwise(found):
+        if isinstance(before, FusedConv) and isinstance(after, FusedConv):
+            before.feeds_conv = True
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -143,91 +148,108 @@ class FusedLinearPass:
             torch.sum(self.g, 1, out=sums[self.block.bias])
 
 
-@dataclass(frozen=True)
+@dataclass
 class FusedConv:
-    """A convolution with its ReLU and pooling: one kernel forward, three backward."""
+    """A convolution with its ReLU and pooling: one kernel forward, up to three backward.
+
+    Attributes:
+        feeds_conv: whether the next block is such a convolution too, which takes images as this one keeps them.
+    """
 
     block: Conv
+    feeds_conv: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.block.names
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> "FusedConvPass":
-        return FusedConvPass(self.block, weights, x, batch.counts)
+        return FusedConvPass(self, weights, x, batch.counts)
 
 
 class FusedConvPass:
     """x: (K, B, channels, height, width), channels last in memory."""
 
-    def __init__(self, block: Conv, weights: Weights, x: Tensor, counts: Tensor) -> None:
-        self.block, self.counts = block, counts
-        self.x = x = _channels_last(x)
+    def __init__(self, fused: FusedConv, weights: Weights, x: Tensor, counts: Tensor) -> None:
+        self.block, self.counts = fused.block, counts
+        self.kept = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float16
+        self.x = x = _channels_last(x, self.kept)
+        weight, block = weights[fused.block.weight], fused.block
         clients, self.slots, channels, height, width = x.shape
-        weight = weights[block.weight]
         out, side, stride, padding = weight.shape[1], block.side[0], block.stride[0], block.padding[0]
         # (K, OUT, channels, taps) -> (K, taps, channels, OUT), so that neighbours in a patch are neighbours here
-        self.weight = weight.flatten(3).permute(0, 3, 2, 1).contiguous()
+        self.weight = _copy(weight.flatten(3).permute(0, 3, 2, 1), self.kept)
         rows, columns = (((length + 2 * padding - side) // stride + 1) // block.pool for length in (height, width))
-        y = x.new_empty(clients, self.slots, rows, columns, out)
+        kept = self.kept if fused.feeds_conv else torch.float32
+        y = x.new_empty(clients, self.slots, rows, columns, out, dtype=kept)
         self.winner = torch.empty_like(y, dtype=torch.int8)
         self.y = y.permute(0, 1, 4, 2, 3)
+        self.offsets = triton.next_power_of_2(block.pool**2)
         self.sizes: dict[str, Any] = {
             "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "OUT": out, "SIDE": side, "PADDING": padding,
-            "PRECISION": precision(),
+            "PRECISION": "tf32x3",
         }  # fmt: skip
+        self.pooled = {"ROWS": rows, "COLUMNS": columns, "POOL": block.pool, "OFFSETS": self.offsets, "STRIDE": stride}
         self.taps = side * side
         self.forms = block.forms_gradients(x.shape[2:], (out, rows * block.pool, columns * block.pool))
-        self.tiles = TILES[self.sizes["PRECISION"]]
+        self.tiles = TILES[self.kept]
         tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
-        offsets = triton.next_power_of_2(block.pool**2)
-        pairs = max(1, tiles["TILE"] // offsets)
+        pairs = max(1, tiles["TILE"] // self.offsets)
         grid = (clients, triton.cdiv(self.slots * rows * columns, pairs), triton.cdiv(out, _tile(out)))
         bias = weights[block.bias] if block.bias else x
         convolution_kernels.forward_kernel[grid](
             x, self.weight, bias, y, self.winner, counts, self.slots, bias.stride(0),
-            **self.sizes, **tiles | {"TILE": pairs}, ROWS=rows, COLUMNS=columns, POOL=block.pool, OFFSETS=offsets,
-            TILE_OUT=_tile(out), STRIDE=stride, RELU=block.relu, BIAS=block.bias is not None,
+            **self.sizes, **self.pooled, **tiles | {"TILE": pairs},
+            TILE_OUT=_tile(out), RELU=block.relu, BIAS=block.bias is not None,
         )  # fmt: skip
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         clients, slots, channels, height, width = self.x.shape
-        _, _, out, rows, columns = self.y.shape
-        pool = self.block.pool
-        self.dz = dy.new_empty(clients, slots, rows * pool, columns * pool, out)
-        convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(self.dz[0, 0].numel(), UNPOOL["TILE"]))](
-            _channels_last(dy), self.winner, self.dz, self.counts, slots,
-            ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool, **UNPOOL,
-        )  # fmt: skip
-        self.sizes |= {"ROWS": rows * pool, "COLUMNS": columns * pool}
+        self.dy = _channels_last(dy, dy.dtype)
+        self.scale = SCALE if self.kept == torch.float16 and dy.dtype == torch.float32 else 1.0
         if not needs_dx:
             return None
-        dx, tiles = torch.empty_like(self.x), self.tiles.back  # in the same order in memory
+        dx, tiles, dz = torch.empty_like(self.x), self.tiles.back, self.dz  # dx in the same order in memory as x
         grid = (clients, triton.cdiv(slots * height * width, tiles["TILE"]), triton.cdiv(channels, _tile(channels)))
         convolution_kernels.input_gradients_kernel[grid](
-            self.dz, self.weight, dx, self.counts, slots, **self.sizes, **tiles, TILE_IN=_tile(channels)
-        )
+            dz, self.weight, dx, self.counts, slots, **self.sizes, **tiles, TILE_IN=_tile(channels),
+            ROWS=dz.shape[2], COLUMNS=dz.shape[3],
+        )  # fmt: skip
         return dx
+
+    @cached_property
+    def dz(self) -> Tensor:
+        """(K, B, R P, C P, out) gradient before ReLU and pooling."""
+        clients, slots, out, rows, columns = self.y.shape
+        pool = self.block.pool
+        dz = self.x.new_empty(clients, slots, rows * pool, columns * pool, out)
+        convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(dz[0, 0].numel(), UNPOOL["TILE"]))](
+            self.dy, self.winner, dz, self.counts, slots,
+            ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool, SCALE=self.scale, **UNPOOL,
+        )  # fmt: skip
+        return dz
+
+    @property
+    def held(self) -> float:
+        """What the gradients are multiplied by as they are kept."""
+        return SCALE if self.kept == torch.float16 else 1.0
 
     def squared_norms(self) -> Tensor:
         if self.forms:
-            return self._gradients(group=1).sum(1).view(self.x.shape[:2])
+            return self._gradients(1, None, self.kept).sum(1).view(self.x.shape[:2])
         g = self.dz.flatten(0, 1).permute(0, 3, 1, 2)
-        return squares_by_position(self.x.flatten(0, 1), g, self.block).to(g.dtype).view(self.x.shape[:2])
+        squares = squares_by_position(self.x.flatten(0, 1), g, self.block) / self.held**2
+        return squares.float().view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         group = 1
-        if factors is not None and not self.forms:
-            each = factors[..., None, None, None]
-            self.dz = torch.where(each > 0, each * self.dz, 0.0)  # it may be NaN, and 0 * NaN is NaN
-            self.x = _channels_last(torch.where(each > 0, self.x, 0.0))
-            factors = None
-        if factors is None:
+        if factors is None or not self.forms:
             out, tiles = self.sizes["OUT"], self._tiles["TILE_IN"]
             parts = triton.cdiv(self.taps * self.x.shape[2], tiles) * triton.cdiv(out, _tile(out))
             programs = len(self.x) * self.slots * parts
             group = min(self.slots, max(1, programs // PROGRAMS))
-            self._gradients(group)
+            self._gradients(group, factors, torch.float32)
+            factors = None
         self._weighted_sum(self.each, factors, sums[self.block.weight], group, self.x.shape[2], self.taps)
         if self.block.bias:
             self._weighted_sum(self.each_bias, factors, sums[self.block.bias], group, 1, 1)
@@ -240,18 +262,22 @@ class FusedConvPass:
     def _fitted(self, tiles: dict[str, int], rows: str) -> dict[str, int]:
         return tiles | {rows: min(tiles[rows], self.tiles.most * tiles["num_warps"] // _tile(self.sizes["OUT"]))}
 
-    def _gradients(self, group: int) -> Tensor:
+    def _gradients(self, group: int, factors: Tensor | None, kept: torch.dtype) -> Tensor:
         """Form the gradients of `group` records at a time; returns their squared norms, (groups, parts)."""
         patch, out = self.taps * self.x.shape[2], self.sizes["OUT"]
         groups = len(self.x) * triton.cdiv(self.slots, group)
-        parts = triton.cdiv(patch, self._tiles["TILE_IN"]), triton.cdiv(out, _tile(out))
-        self.each = self.x.new_empty(groups, patch, out)
-        self.each_bias = self.x.new_empty(groups, out)
-        squares = self.x.new_empty(groups, parts[0] * parts[1])
+        tiles = self._tiles
+        positions = triton.next_power_of_2(self.pooled["ROWS"] * self.pooled["COLUMNS"])
+        rows = max(1, 16 // self.offsets, min(positions, tiles["TILE"] // self.offsets))
+        parts = triton.cdiv(patch, tiles["TILE_IN"]), triton.cdiv(out, _tile(out))
+        self.each = self.x.new_empty(groups, patch, out, dtype=kept)
+        self.each_bias = self.x.new_empty(groups, out, dtype=torch.float32)
+        squares = self.x.new_empty(groups, parts[0] * parts[1], dtype=torch.float32)
         convolution_kernels.weight_gradients_kernel[(groups, *parts)](
-            self.x, self.dz, self.each, self.each_bias, squares, self.counts, self.slots, group,
-            **self.sizes, **self._tiles, TILE_OUT=_tile(out), STRIDE=self.block.stride[0],
-            BIAS=self.block.bias is not None,
+            self.x, self.dy, self.winner, squares if factors is None else factors,
+            self.each, self.each_bias, squares, self.counts, self.slots, group,
+            **self.sizes, **self.pooled, **tiles | {"TILE": rows}, TILE_OUT=_tile(out),
+            BIAS=self.block.bias is not None, WEIGHTED=factors is not None, SCALE=self.scale, HELD=self.held,
         )  # fmt: skip
         return squares
 
@@ -264,13 +290,18 @@ class FusedConvPass:
         tiles = SUM if size >= SMALL else SUM_SMALL
         convolution_kernels.weighted_sum_kernel[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
             each, each if factors is None else factors, sums, self.counts, self.slots, group, sums.stride(0),
-            CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, **tiles,
+            CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, HELD=self.held, **tiles,
         )  # fmt: skip
 
 
-def _channels_last(images: Tensor) -> Tensor:
-    """The same (K, B, channels, height, width) images, with channels last in memory."""
-    return images.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in this precision, its axes in their order in memory: one pass where anything has to change."""
+    return tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()
+
+
+def _channels_last(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same (K, B, channels, height, width) images in this precision, with channels last in memory."""
+    return _copy(images.permute(0, 1, 3, 4, 2), dtype).permute(0, 1, 4, 2, 3)
 
 
 def _tile(channels: int) -> int:

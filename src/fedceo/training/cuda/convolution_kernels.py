@@ -1,9 +1,12 @@
-"""Triton kernels in float32: convolutions of K clients at once, with their ReLU and max-pooling.
+"""Triton kernels: convolutions of K clients at once, with their ReLU and max-pooling.
 
 A convolution is one implicit matrix product: patches are read from the images without being copied out, and of the
 pooled values only the offset of the winner is kept, -1 where ReLU cut it off, which is all that the backward pass
 needs. Images have their channels last in memory. Slots beyond a client's count, which hold filling, are skipped. The
 shapes of all arguments are in the table of fedceo.training.batched.
+
+Images, weights and gradients between kernels are float32 or float16; every sum is float32. A gradient in float16 is
+held times a power of two, so that small ones stay in its range, and what is beyond that range is held at its edge.
 """
 
 # ruff: noqa: N803
@@ -11,6 +14,15 @@ shapes of all arguments are in the table of fedceo.training.batched.
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _fit(value, to):
+    """The float32 value as `to` can hold it: infinities of float16 would become NaN in the next product."""
+    if to.dtype.element_ty == tl.float16:
+        most: tl.constexpr = 65504.0
+        value = tl.where(value > most, most, tl.where(value < -most, -most, value))  # NaN stays
+    return value.to(to.dtype.element_ty)
 
 
 @triton.jit
@@ -77,16 +89,20 @@ def forward_kernel(
     cut = (pair >= count * POSITIONS)[:, None] & inside
     if RELU:
         cut = cut | (best <= 0)
-    tl.store(y + at, tl.where(cut, 0.0, best), mask=inside)
+    tl.store(y + at, _fit(tl.where(cut, 0.0, best), y), mask=inside)
     tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
 
 
 @triton.jit
 def unpool_kernel(
     dy, winner, dz, counts, slots,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr, POOL: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr, POOL: tl.constexpr, SCALE: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write dz, the gradient before pooling and ReLU: a pooled value's gradient goes to its winner, zeros elsewhere."""
+    """Write dz, the gradient before pooling and ReLU: a pooled value's gradient goes to its winner, zeros elsewhere.
+
+    Gradients are multiplied by SCALE on the way.
+    """
     SIZE: tl.constexpr = ROWS * COLUMNS * POOL * POOL * OUT
     record = tl.program_id(0).to(tl.int64)
     if record % slots < tl.load(counts + record // slots):
@@ -95,18 +111,23 @@ def unpool_kernel(
         pooled = record * (ROWS * COLUMNS * OUT) + (row // POOL * COLUMNS + column // POOL) * OUT + at % OUT
         g = tl.load(dy + pooled, mask=at < SIZE)
         won = tl.load(winner + pooled, mask=at < SIZE) == row % POOL * POOL + column % POOL
-        tl.store(dz + record * SIZE + at, tl.where(won, g, 0.0), mask=at < SIZE)
+        tl.store(dz + record * SIZE + at, _fit(tl.where(won, SCALE * g.to(tl.float32), 0.0), dz), mask=at < SIZE)
 
 
 @triton.jit
 def weight_gradients_kernel(
-    x, dz, each, each_bias, squares, counts, slots, group,
+    x, dy, winner, factors, each, each_bias, squares, counts, slots, group,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr, OFFSETS: tl.constexpr,
+    BIAS: tl.constexpr, WEIGHTED: tl.constexpr, SCALE: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of weight and bias, each summed over a `group` of records, and their squared norms."""
+    """Write the gradients of weight and bias, each summed over a `group` of records, and their squared norms.
+
+    Pooled positions and the values pooled there are the rows of a product, as in `forward_kernel`; dy goes to the value
+    that won, times SCALE; gradients are written times HELD, of which the norms are free. WEIGHTED multiplies each record's gradient by its factor, in float32, and drops it where that is 0.
+    """
     PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
     STEPS: tl.constexpr = (POSITIONS + TILE - 1) // TILE
@@ -118,31 +139,49 @@ def weight_gradients_kernel(
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
     down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
     shift = (down * WIDTH + right) * CHANNELS + channel
+    item = tl.arange(0, OFFSETS * TILE)
+    offset = item // TILE
     total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
     total_bias = tl.zeros((TILE_OUT,), tl.float32)
     for turn in range(0, (last - first) * STEPS):
         record = (client * slots + first + turn // STEPS).to(tl.int64)
-        position = turn % STEPS * TILE + tl.arange(0, TILE)
-        at = record * (POSITIONS * OUT) + (position * OUT)[:, None] + out[None, :]
-        g = tl.load(dz + at, mask=(position < POSITIONS)[:, None] & (out < OUT)[None, :], other=0.0)
-        top, left = position // COLUMNS * STRIDE - PADDING, position % COLUMNS * STRIDE - PADDING
+        pooled = turn % STEPS * TILE + item % TILE
+        real = (pooled < POSITIONS) & (offset < POOL * POOL)
+        at = record * (POSITIONS * OUT) + (pooled * OUT)[:, None] + out[None, :]
+        inside = real[:, None] & (out < OUT)[None, :]
+        won = tl.load(winner + at, mask=inside, other=-1) == offset[:, None]
+        g = tl.where(won, SCALE * tl.load(dy + at, mask=inside, other=0.0).to(tl.float32), 0.0)
+        top = (pooled // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
+        left = (pooled % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
         corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
-        there = (entry < PATCH)[:, None] & (position < POSITIONS)[None, :]
+        there = (entry < PATCH)[:, None] & real[None, :]
         if PADDING > 0:
             r, c = down[:, None] + top[None, :], right[:, None] + left[None, :]
             there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
         patch = tl.load(x + (shift[:, None] + corner[None, :]), mask=there, other=0.0)
-        total = tl.dot(patch, g, total, input_precision=PRECISION)
-        if BIAS:
-            total_bias += tl.sum(g, 0)
+        held = _fit(g, x)
+        if WEIGHTED:
+            factor = tl.load(factors + record)
+            one = tl.dot(patch, held, input_precision=PRECISION)
+            total += tl.where(factor > 0, factor * one, 0.0)  # it may be NaN, and 0 * NaN is NaN
+            if BIAS:
+                total_bias += tl.where(factor > 0, factor * tl.sum(held.to(tl.float32), 0), 0.0)
+        else:
+            total = tl.dot(patch, held, total, input_precision=PRECISION)
+            if BIAS:
+                total_bias += tl.sum(held.to(tl.float32), 0)
     inside = (entry < PATCH)[:, None] & (out < OUT)[None, :] & (first < last)
-    tl.store(each + (which_group.to(tl.int64) * PATCH + entry)[:, None] * OUT + out[None, :], total, mask=inside)
+    stored = _fit(total, each)
+    tl.store(each + (which_group.to(tl.int64) * PATCH + entry)[:, None] * OUT + out[None, :], stored, mask=inside)
+    total = stored.to(tl.float32)
     square = tl.sum(tl.sum(total * total, 1), 0)  # beyond the edges there are zeros
     if BIAS and tl.program_id(1) == 0:
-        tl.store(each_bias + which_group * OUT + out, total_bias, mask=out < OUT)
+        stored_bias = _fit(total_bias, each_bias)
+        tl.store(each_bias + which_group * OUT + out, stored_bias, mask=out < OUT)
+        total_bias = stored_bias.to(tl.float32)
         square += tl.sum(total_bias * total_bias, 0)
     part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-    tl.store(squares + which_group * (tl.num_programs(1) * tl.num_programs(2)) + part, square)
+    tl.store(squares + which_group * (tl.num_programs(1) * tl.num_programs(2)) + part, square / (HELD * HELD))
 
 
 @triton.jit
@@ -182,16 +221,16 @@ def input_gradients_kernel(
                 mask=(out < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION)
-    tl.store(dx + at, total, mask=inside)
+    tl.store(dx + at, _fit(total, dx), mask=inside)
 
 
 @triton.jit
 def weighted_sum_kernel(
     each, factors, out, counts, slots, group, out_client,
-    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr,
     TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """out[k] = sum over groups of factor * each, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
+    """out[k] = sum over groups of factor * each / HELD, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
     SIZE: tl.constexpr = TAPS * CHANNELS * OUT
     client = tl.program_id(0)
     index = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -202,10 +241,11 @@ def weighted_sum_kernel(
         which = start + tl.arange(0, AT_ONCE)
         at = (client * groups + which).to(tl.int64)[:, None] * SIZE + index[None, :]
         gradient = tl.load(each + at, mask=(which < filled)[:, None] & (index < SIZE)[None, :], other=0.0)
+        gradient = gradient.to(tl.float32)
         if WEIGHTED:
             factor = tl.load(factors + client * slots + which, mask=which < filled, other=0.0)[:, None]
             gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is NaN
         total += tl.sum(gradient, 0)
     entry = index // OUT
     to = (index % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
-    tl.store(out + client.to(tl.int64) * out_client + to, total, mask=index < SIZE)
+    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=index < SIZE)
