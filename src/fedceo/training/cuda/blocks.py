@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from fedceo.training.batched.blocks import Block, Conv, Linear, squares_by_posit
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.cuda import convolution_kernels, row_kernels
 
-SUM = {"TILE": 512, "AT_ONCE": 8, "num_warps": 4}
+SUM = {"TILE": 128, "AT_ONCE": 32, "num_warps": 2}
 SUM_SMALL = {"TILE": 64, "AT_ONCE": 32, "num_warps": 4}
 """For sums of fewer than SMALL entries, so that there are programs enough."""
 SMALL = 2**14
@@ -47,7 +49,7 @@ class Tiles:
 
 TILES = {
     torch.float16: Tiles(
-        forward={"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 3},
+        forward={"TILE": 256, "TILE_IN": 32, "num_warps": 4, "num_stages": 3},
         forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 4, "num_stages": 1},
         back={"TILE": 128, "TILE_OUT": 64, "num_warps": 4, "num_stages": 3},
         gradients={"TILE": 128, "TILE_IN": 128, "num_warps": 4, "num_stages": 1},
@@ -173,34 +175,41 @@ class FusedConvPass:
     def __init__(self, fused: FusedConv, weights: Weights, x: Tensor, counts: Tensor) -> None:
         self.block, self.counts = fused.block, counts
         self.kept = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float16
-        self.x = x = _channels_last(x, self.kept)
         weight, block = weights[fused.block.weight], fused.block
+        real = x.shape[2]
+        narrow = self.kept == torch.float16 and real < 16 and x.dtype == torch.float32
+        self.x = x = _channels_last(x, self.kept, 4 if narrow else 1)
         clients, self.slots, channels, height, width = x.shape
         out, side, stride, padding = weight.shape[1], block.side[0], block.stride[0], block.padding[0]
-        # (K, OUT, channels, taps) -> (K, taps, channels, OUT), so that neighbours in a patch are neighbours here
-        self.weight = _copy(weight.flatten(3).permute(0, 3, 2, 1), self.kept)
+        self.weight = x.new_empty(clients, side * side, real, out)
+        tiles = {"TILE": 32, "TILE_OUT": _tile(out)}
+        grid = (clients, triton.cdiv(real * side * side, 32), triton.cdiv(out, _tile(out)))
+        convolution_kernels.pack_weights_kernel[grid](
+            weight, self.weight, weight.stride(0), OUT=out, CHANNELS=real, TAPS=side * side, **tiles
+        )
         rows, columns = (((length + 2 * padding - side) // stride + 1) // block.pool for length in (height, width))
         kept = self.kept if fused.feeds_conv else torch.float32
         y = x.new_empty(clients, self.slots, rows, columns, out, dtype=kept)
         self.winner = torch.empty_like(y, dtype=torch.int8)
         self.y = y.permute(0, 1, 4, 2, 3)
-        self.offsets = triton.next_power_of_2(block.pool**2)
         self.sizes: dict[str, Any] = {
             "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "OUT": out, "SIDE": side, "PADDING": padding,
             "PRECISION": "tf32x3",
         }  # fmt: skip
-        self.pooled = {"ROWS": rows, "COLUMNS": columns, "POOL": block.pool, "OFFSETS": self.offsets, "STRIDE": stride}
-        self.taps = side * side
+        self.row = {"ROW": triton.next_power_of_2(side) if narrow else side}
+        self.real = {"REAL": real}
         self.forms = block.forms_gradients(x.shape[2:], (out, rows * block.pool, columns * block.pool))
         self.tiles = TILES[self.kept]
         tiles = self._fitted(self.tiles.forward_narrow if channels < 16 else self.tiles.forward, "TILE")
-        pairs = max(1, tiles["TILE"] // self.offsets)
+        offsets = triton.next_power_of_2(block.pool**2)
+        pairs = max(1, tiles["TILE"] // offsets)
         grid = (clients, triton.cdiv(self.slots * rows * columns, pairs), triton.cdiv(out, _tile(out)))
         bias = weights[block.bias] if block.bias else x
         convolution_kernels.forward_kernel[grid](
             x, self.weight, bias, y, self.winner, counts, self.slots, bias.stride(0),
-            **self.sizes, **self.pooled, **tiles | {"TILE": pairs},
-            TILE_OUT=_tile(out), RELU=block.relu, BIAS=block.bias is not None,
+            **self.sizes, **self.row, **self.real, **tiles | {"TILE": pairs}, ROWS=rows, COLUMNS=columns,
+            POOL=block.pool, OFFSETS=offsets, TILE_OUT=_tile(out), STRIDE=stride, RELU=block.relu,
+            BIAS=block.bias is not None,
         )  # fmt: skip
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
@@ -236,23 +245,40 @@ class FusedConvPass:
 
     def squared_norms(self) -> Tensor:
         if self.forms:
-            return self._gradients(1, None, self.kept).sum(1).view(self.x.shape[:2])
+            return self._gradients(None, each=True).sum(1).view(self.x.shape[:2])
         g = self.dz.flatten(0, 1).permute(0, 3, 1, 2)
         squares = squares_by_position(self.x.flatten(0, 1), g, self.block) / self.held**2
         return squares.float().view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
-        group = 1
-        if factors is None or not self.forms:
-            out, tiles = self.sizes["OUT"], self._tiles["TILE_IN"]
-            parts = triton.cdiv(self.taps * self.x.shape[2], tiles) * triton.cdiv(out, _tile(out))
-            programs = len(self.x) * self.slots * parts
-            group = min(self.slots, max(1, programs // PROGRAMS))
-            self._gradients(group, factors, torch.float32)
-            factors = None
-        self._weighted_sum(self.each, factors, sums[self.block.weight], group, self.x.shape[2], self.taps)
-        if self.block.bias:
-            self._weighted_sum(self.each_bias, factors, sums[self.block.bias], group, 1, 1)
+        each = factors is not None and self.forms
+        if not each:
+            self._gradients(factors, each=False)
+        group = 1 if each else self._group
+        for name, gradients, sizes in (
+            (self.block.weight, self.each, self.sizes | self.row | self.real),
+            (self.block.bias, self.each_bias, self.sizes | {"CHANNELS": 1, "REAL": 1, "SIDE": 1, "ROW": 1}),
+        ):
+            if name:
+                size = sizes["SIDE"] * sizes["ROW"] * sizes["CHANNELS"] * sizes["OUT"]
+                tiles = SUM if size >= SMALL else SUM_SMALL
+                convolution_kernels.weighted_sum_kernel[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
+                    gradients, factors if each else gradients, sums[name], self.counts, self.slots, group,
+                    sums[name].stride(0), WEIGHTED=each, HELD=self.held, **tiles,
+                    **{name: sizes[name] for name in ("CHANNELS", "REAL", "OUT", "SIDE", "ROW")},
+                )  # fmt: skip
+
+    @property
+    def _group(self) -> int:
+        """Records that a program of the weight gradients takes, so many that there are programs enough."""
+        programs = len(self.x) * self.slots * prod(self._parts)
+        return min(self.slots, max(1, programs // PROGRAMS))
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """Into how many tiles a gradient is cut, over the entries of a patch and over the channels that come out."""
+        patch = self.block.side[0] * self.row["ROW"] * self.x.shape[2]
+        return triton.cdiv(patch, self._tiles["TILE_IN"]), triton.cdiv(self.sizes["OUT"], _tile(self.sizes["OUT"]))
 
     @property
     def _tiles(self) -> dict[str, int]:
@@ -262,36 +288,26 @@ class FusedConvPass:
     def _fitted(self, tiles: dict[str, int], rows: str) -> dict[str, int]:
         return tiles | {rows: min(tiles[rows], self.tiles.most * tiles["num_warps"] // _tile(self.sizes["OUT"]))}
 
-    def _gradients(self, group: int, factors: Tensor | None, kept: torch.dtype) -> Tensor:
-        """Form the gradients of `group` records at a time; returns their squared norms, (groups, parts)."""
-        patch, out = self.taps * self.x.shape[2], self.sizes["OUT"]
-        groups = len(self.x) * triton.cdiv(self.slots, group)
-        tiles = self._tiles
-        positions = triton.next_power_of_2(self.pooled["ROWS"] * self.pooled["COLUMNS"])
-        rows = max(1, 16 // self.offsets, min(positions, tiles["TILE"] // self.offsets))
-        parts = triton.cdiv(patch, tiles["TILE_IN"]), triton.cdiv(out, _tile(out))
-        self.each = self.x.new_empty(groups, patch, out, dtype=kept)
-        self.each_bias = self.x.new_empty(groups, out, dtype=torch.float32)
-        squares = self.x.new_empty(groups, parts[0] * parts[1], dtype=torch.float32)
-        convolution_kernels.weight_gradients_kernel[(groups, *parts)](
-            self.x, self.dy, self.winner, squares if factors is None else factors,
-            self.each, self.each_bias, squares, self.counts, self.slots, group,
-            **self.sizes, **self.pooled, **tiles | {"TILE": rows}, TILE_OUT=_tile(out),
-            BIAS=self.block.bias is not None, WEIGHTED=factors is not None, SCALE=self.scale, HELD=self.held,
+    def _gradients(self, factors: Tensor | None, each: bool) -> Tensor:
+        """Form the gradients of each record, or of groups of them; returns the squared norms of each, (K B, parts)."""
+        group, out, records = self._group, self.sizes["OUT"], len(self.x) * self.slots
+        programs = len(self.x) * triton.cdiv(self.slots, group)
+        kept, count = (self.kept, records) if each else (torch.float32, programs)
+        self.each = self.x.new_empty(count, self.block.side[0] * self.row["ROW"] * self.x.shape[2], out, dtype=kept)
+        self.each_bias = self.x.new_empty(count, out, dtype=torch.float32)
+        squares = self.x.new_empty(records, prod(self._parts), dtype=torch.float32)
+        rows, columns = self.dz.shape[2:4]
+        tile, lane = max(16, triton.next_power_of_2(rows * columns)), columns  # a whole record in a turn
+        if tile > self._tiles["TILE"]:
+            lane = triton.next_power_of_2(columns)
+            tile = max(self._tiles["TILE"], lane)
+        convolution_kernels.weight_gradients_kernel[(programs, *self._parts)](
+            self.x, self.dz, squares if factors is None else factors, self.each, self.each_bias, squares,
+            self.counts, self.slots, group, **self.sizes, **self.row, **self._tiles | {"TILE": tile},
+            ROWS=rows, COLUMNS=columns, LANE=lane, STRIDE=self.block.stride[0], TILE_OUT=_tile(out),
+            BIAS=self.block.bias is not None, EACH=each, WEIGHTED=factors is not None, HELD=self.held,
         )  # fmt: skip
         return squares
-
-    def _weighted_sum(
-        self, each: Tensor, factors: Tensor | None, sums: Tensor, group: int, channels: int, taps: int
-    ) -> None:
-        """Write the (K, ...) sums over groups of factor times gradient, in torch's order of axes."""
-        out = self.sizes["OUT"]
-        size = taps * channels * out
-        tiles = SUM if size >= SMALL else SUM_SMALL
-        convolution_kernels.weighted_sum_kernel[(len(self.x), triton.cdiv(size, tiles["TILE"]))](
-            each, each if factors is None else factors, sums, self.counts, self.slots, group, sums.stride(0),
-            CHANNELS=channels, OUT=out, TAPS=taps, WEIGHTED=factors is not None, HELD=self.held, **tiles,
-        )  # fmt: skip
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -299,8 +315,13 @@ def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
-def _channels_last(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same (K, B, channels, height, width) images in this precision, with channels last in memory."""
+def _channels_last(images: Tensor, dtype: torch.dtype, multiple: int = 1) -> Tensor:
+    """The same (K, B, channels, height, width) images in this precision, with channels last in memory.
+
+    Channels of zeros follow up to a multiple of a number.
+    """
+    if images.shape[2] % multiple:
+        images = F.pad(images, (0, 0, 0, 0, 0, -images.shape[2] % multiple))
     return _copy(images.permute(0, 1, 3, 4, 2), dtype).permute(0, 1, 4, 2, 3)
 
 

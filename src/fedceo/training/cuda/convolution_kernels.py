@@ -7,9 +7,13 @@ shapes of all arguments are in the table of fedceo.training.batched.
 
 Images, weights and gradients between kernels are float32 or float16; every sum is float32. A gradient in float16 is
 held times a power of two, so that small ones stay in its range, and what is beyond that range is held at its edge.
+
+CHANNELS counts the channels in memory, of which the first REAL are the image's and any others zeros, and ROW the taps
+of a kernel's row as entries of a patch are numbered, of which the first SIDE exist: with few channels, powers of two
+let several be read at once.
 """
 
-# ruff: noqa: N803
+# ruff: noqa: N803, SIM102
 # mypy: ignore-errors
 
 import triton
@@ -34,21 +38,39 @@ def _larger(value, offset, other_value, other_offset):
 
 
 @triton.jit
+def pack_weights_kernel(
+    weight, packed, weight_client, OUT: tl.constexpr, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
+    TILE: tl.constexpr, TILE_OUT: tl.constexpr,
+):  # fmt: skip
+    """packed, (K, TAPS, CHANNELS, OUT), becomes weight, (K, OUT, CHANNELS, TAPS), of clients `weight_client` apart."""
+    client = tl.program_id(0).to(tl.int64)
+    index = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
+    inside = (index < CHANNELS * TAPS)[None, :] & (out < OUT)[:, None]
+    w = tl.load(weight + client * weight_client + (out * (CHANNELS * TAPS))[:, None] + index[None, :], mask=inside)
+    row = index % TAPS * CHANNELS + index // TAPS
+    to = packed + client * (TAPS * CHANNELS * OUT) + (row * OUT)[:, None] + out[None, :]
+    tl.store(to, _fit(tl.trans(w), packed), mask=tl.trans(inside))
+
+
+@triton.jit
 def forward_kernel(
     x, weight, bias, y, winner, counts, slots, bias_row,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, REAL: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr, OFFSETS: tl.constexpr,
+    SIDE: tl.constexpr, ROW: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    POOL: tl.constexpr, OFFSETS: tl.constexpr,
     RELU: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT).
+    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, REAL, OUT).
 
     The POOL^2 values that are pooled, filled up to OFFSETS, a power of two, are rows of one product, so that weights
     are read once for all of them. They are TILE rows apart: with 16 rows to a warp, one thread compares them.
     """
-    PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     POSITIONS: tl.constexpr = ROWS * COLUMNS
+    SIZE: tl.constexpr = HEIGHT * WIDTH * CHANNELS
+    PARTS: tl.constexpr = (ROW * CHANNELS + TILE_IN - 1) // TILE_IN
     client = tl.program_id(0)
     count = tl.load(counts + client).to(tl.int32)
     item = tl.arange(0, OFFSETS * TILE)
@@ -56,23 +78,26 @@ def forward_kernel(
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
     top = (pair_of % POSITIONS // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
     left = (pair_of % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
-    record = (client * slots + pair_of // POSITIONS).to(tl.int64)
-    corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
+    first = tl.program_id(1) * TILE // POSITIONS
+    images = x + (client * slots + first).to(tl.int64) * SIZE
+    corner = (pair_of // POSITIONS - first) * SIZE + (top * WIDTH + left) * CHANNELS
     real = (pair_of < count * POSITIONS) & (offset < POOL * POOL)
+    within = tl.arange(0, TILE_IN)
+    patches = corner[:, None] + within[None, :]
+    weights = weight + client.to(tl.int64) * (SIDE * SIDE * REAL * OUT)
     total = tl.zeros((OFFSETS * TILE, TILE_OUT), tl.float32)
     if tl.program_id(1) * TILE < count * POSITIONS:
-        for start in range(0, PATCH, TILE_IN):
-            entry = start + tl.arange(0, TILE_IN)
-            down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
-            there = real[:, None] & (entry < PATCH)[None, :]
+        for turn in range(0, SIDE * PARTS):
+            down, part = turn // PARTS, turn % PARTS * TILE_IN
+            right, channel = (part + within) // CHANNELS, (part + within) % CHANNELS
+            there = real[:, None] & (right < SIDE)[None, :]
             if PADDING > 0:
-                r, c = top[:, None] + down[None, :], left[:, None] + right[None, :]
+                r, c = (top + down)[:, None], left[:, None] + right[None, :]
                 there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
-            shift = (down * WIDTH + right) * CHANNELS + channel
-            patch = tl.load(x + (corner[:, None] + shift[None, :]), mask=there, other=0.0)
+            patch = tl.load(images + (down * (WIDTH * CHANNELS) + part) + patches, mask=there, other=0.0)
             w = tl.load(
-                weight + (client * PATCH + entry)[:, None] * OUT + out[None, :],
-                mask=(entry < PATCH)[:, None] & (out < OUT)[None, :], other=0.0,
+                weights + ((down * SIDE + right) * REAL + channel)[:, None] * OUT + out[None, :],
+                mask=((right < SIDE) & (channel < REAL))[:, None] & (out < OUT)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(patch, w, total, input_precision=PRECISION)
     if OFFSETS > POOL * POOL:
@@ -116,72 +141,91 @@ def unpool_kernel(
 
 @triton.jit
 def weight_gradients_kernel(
-    x, dy, winner, factors, each, each_bias, squares, counts, slots, group,
+    x, dz, factors, each, each_bias, squares, counts, slots, group,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, POOL: tl.constexpr, OFFSETS: tl.constexpr,
-    BIAS: tl.constexpr, WEIGHTED: tl.constexpr, SCALE: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
-    TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
+    SIDE: tl.constexpr, ROW: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    BIAS: tl.constexpr, EACH: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
+    LANE: tl.constexpr, TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of weight and bias, each summed over a `group` of records, and their squared norms.
+    """Write the gradients of weight and bias of a `group` of records: EACH one's with its squared norm, or their sum.
 
-    Pooled positions and the values pooled there are the rows of a product, as in `forward_kernel`; dy goes to the value
-    that won, times SCALE; gradients are written times HELD, of which the norms are free. WEIGHTED multiplies each record's gradient by its factor, in float32, and drops it where that is 0.
+    A turn takes TILE positions of a record, whole lines of which each has LANE, COLUMNS or more. Gradients are written
+    times HELD, as dz is given; norms are free of it. WEIGHTED multiplies each record's gradient by its factor, in
+    float32, and drops it where that is 0.
     """
-    PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
-    POSITIONS: tl.constexpr = ROWS * COLUMNS
-    STEPS: tl.constexpr = (POSITIONS + TILE - 1) // TILE
+    PATCH: tl.constexpr = SIDE * ROW * CHANNELS
+    LINES: tl.constexpr = TILE // LANE
+    STEPS: tl.constexpr = (ROWS + LINES - 1) // LINES
     groups = tl.cdiv(slots, group)
     which_group = tl.program_id(0)
     client, first = which_group // groups, which_group % groups * group
     last = tl.minimum(first + group, tl.load(counts + client).to(tl.int32))
     entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
-    down, right, channel = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE, entry % CHANNELS
-    shift = (down * WIDTH + right) * CHANNELS + channel
-    item = tl.arange(0, OFFSETS * TILE)
-    offset = item // TILE
+    down, right = entry // (CHANNELS * ROW), entry // CHANNELS % ROW
+    shift = down * (WIDTH * CHANNELS) + entry % (CHANNELS * ROW)
+    inner = (entry < PATCH) & (right < SIDE)
+    place = entry[:, None] * OUT + out[None, :]
+    inside = inner[:, None] & (out < OUT)[None, :]
+    part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+    parts = tl.num_programs(1) * tl.num_programs(2)
+    line, column = tl.arange(0, TILE) // LANE, tl.arange(0, TILE) % LANE
+    known = (line < LINES) & (column < COLUMNS)
+    outputs = ((line * COLUMNS + column) * OUT)[:, None] + out[None, :]
+    patches = shift[:, None] + ((line * WIDTH + column) * (STRIDE * CHANNELS))[None, :]
     total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
     total_bias = tl.zeros((TILE_OUT,), tl.float32)
     for turn in range(0, (last - first) * STEPS):
         record = (client * slots + first + turn // STEPS).to(tl.int64)
-        pooled = turn % STEPS * TILE + item % TILE
-        real = (pooled < POSITIONS) & (offset < POOL * POOL)
-        at = record * (POSITIONS * OUT) + (pooled * OUT)[:, None] + out[None, :]
-        inside = real[:, None] & (out < OUT)[None, :]
-        won = tl.load(winner + at, mask=inside, other=-1) == offset[:, None]
-        g = tl.where(won, SCALE * tl.load(dy + at, mask=inside, other=0.0).to(tl.float32), 0.0)
-        top = (pooled // COLUMNS * POOL + offset // POOL) * STRIDE - PADDING
-        left = (pooled % COLUMNS * POOL + offset % POOL) * STRIDE - PADDING
-        corner = record * (HEIGHT * WIDTH * CHANNELS) + (top * WIDTH + left) * CHANNELS
-        there = (entry < PATCH)[:, None] & real[None, :]
+        begin = turn % STEPS * LINES
+        real = known & (begin + line < ROWS)
+        gradients = dz + record * (ROWS * COLUMNS * OUT) + begin * (COLUMNS * OUT)
+        g = tl.load(gradients + outputs, mask=real[:, None] & (out < OUT)[None, :], other=0.0)
+        corner = (begin * STRIDE - PADDING) * (WIDTH * CHANNELS) - PADDING * CHANNELS
+        there = inner[:, None] & real[None, :]
         if PADDING > 0:
-            r, c = down[:, None] + top[None, :], right[:, None] + left[None, :]
+            r = down[:, None] + ((begin + line) * STRIDE - PADDING)[None, :]
+            c = right[:, None] + (column * STRIDE - PADDING)[None, :]
             there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
-        patch = tl.load(x + (shift[:, None] + corner[None, :]), mask=there, other=0.0)
-        held = _fit(g, x)
+        patch = tl.load(x + record * (HEIGHT * WIDTH * CHANNELS) + corner + patches, mask=there, other=0.0)
         if WEIGHTED:
             factor = tl.load(factors + record)
-            one = tl.dot(patch, held, input_precision=PRECISION)
+            one = tl.dot(patch, g, input_precision=PRECISION)
             total += tl.where(factor > 0, factor * one, 0.0)  # it may be NaN, and 0 * NaN is NaN
             if BIAS:
-                total_bias += tl.where(factor > 0, factor * tl.sum(held.to(tl.float32), 0), 0.0)
+                total_bias += tl.where(factor > 0, factor * tl.sum(g.to(tl.float32), 0), 0.0)
         else:
-            total = tl.dot(patch, held, total, input_precision=PRECISION)
+            if EACH and STEPS == 1:
+                total = tl.dot(patch, g, input_precision=PRECISION)
+            else:
+                total = tl.dot(patch, g, total, input_precision=PRECISION)
             if BIAS:
-                total_bias += tl.sum(held.to(tl.float32), 0)
-    inside = (entry < PATCH)[:, None] & (out < OUT)[None, :] & (first < last)
-    stored = _fit(total, each)
-    tl.store(each + (which_group.to(tl.int64) * PATCH + entry)[:, None] * OUT + out[None, :], stored, mask=inside)
-    total = stored.to(tl.float32)
-    square = tl.sum(tl.sum(total * total, 1), 0)  # beyond the edges there are zeros
-    if BIAS and tl.program_id(1) == 0:
-        stored_bias = _fit(total_bias, each_bias)
-        tl.store(each_bias + which_group * OUT + out, stored_bias, mask=out < OUT)
-        total_bias = stored_bias.to(tl.float32)
-        square += tl.sum(total_bias * total_bias, 0)
-    part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-    tl.store(squares + which_group * (tl.num_programs(1) * tl.num_programs(2)) + part, square / (HELD * HELD))
+                total_bias += tl.sum(g.to(tl.float32), 0)
+        if EACH:
+            if turn % STEPS == STEPS - 1:
+                square = _store(each, each_bias, record, total, total_bias, place, out, inside, PATCH, OUT, BIAS)
+                tl.store(squares + record * parts + part, square / (HELD * HELD))
+                total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
+                total_bias = tl.zeros((TILE_OUT,), tl.float32)
+    if not EACH:
+        if first < last:
+            _store(each, each_bias, which_group.to(tl.int64), total, total_bias, place, out, inside, PATCH, OUT, BIAS)
+
+
+@triton.jit
+def _store(each, each_bias, which, total, total_bias, place, out, inside,
+           PATCH: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    """Write one tile of a gradient, and the bias's with the first; returns the squared norm of what was written."""
+    held = _fit(total, each)
+    tl.store(each + which * (PATCH * OUT) + place, held, mask=inside)
+    held = held.to(tl.float32)
+    square = tl.sum(tl.sum(held * held, 1), 0)  # beyond the edges there are zeros
+    if BIAS:
+        if tl.program_id(1) == 0:
+            tl.store(each_bias + which * OUT + out, total_bias, mask=out < OUT)
+            square += tl.sum(total_bias * total_bias, 0)
+    return square
 
 
 @triton.jit
@@ -197,6 +241,7 @@ def input_gradients_kernel(
     The gradient at an input position is the sum over the taps of the output positions that the input went into.
     """
     AREA: tl.constexpr = HEIGHT * WIDTH
+    SIZE: tl.constexpr = ROWS * COLUMNS * OUT
     PARTS: tl.constexpr = (OUT + TILE_OUT - 1) // TILE_OUT
     client = tl.program_id(0)
     pair = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -205,20 +250,24 @@ def input_gradients_kernel(
     at = ((client * slots * AREA + pair).to(tl.int64) * CHANNELS)[:, None] + channel[None, :]
     inside = (pair < slots * AREA)[:, None] & (channel < CHANNELS)[None, :]
     count = tl.load(counts + client).to(tl.int32)
+    within = tl.arange(0, TILE_OUT)
     total = tl.zeros((TILE, TILE_IN), tl.float32)
     if tl.program_id(1) * TILE < count * AREA:
         real = pair < count * AREA
-        record = (client * slots + pair // AREA).to(tl.int64)
-        base = record * (ROWS * COLUMNS * OUT) + (row * COLUMNS + column) * OUT
+        first = tl.program_id(1) * TILE // AREA
+        gradients = dz + (client * slots + first).to(tl.int64) * SIZE
+        outputs = ((pair // AREA - first) * SIZE + (row * COLUMNS + column) * OUT)[:, None] + within[None, :]
+        weights = weight + client.to(tl.int64) * (SIDE * SIDE * CHANNELS * OUT)
+        matrix = (channel * OUT)[None, :] + within[:, None]
         for turn in range(0, SIDE * SIDE * PARTS):
-            tap, out = turn // PARTS, turn % PARTS * TILE_OUT + tl.arange(0, TILE_OUT)
+            tap, part = turn // PARTS, turn % PARTS * TILE_OUT
             r, c = row - tap // SIDE, column - tap % SIDE
             there = real & (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
-            shift = out - (tap // SIDE * COLUMNS + tap % SIDE) * OUT
-            g = tl.load(dz + (base[:, None] + shift[None, :]), mask=there[:, None] & (out < OUT)[None, :], other=0.0)
+            shift = part - (tap // SIDE * COLUMNS + tap % SIDE) * OUT
+            g = tl.load(gradients + shift + outputs, mask=there[:, None] & (part + within < OUT)[None, :], other=0.0)
             w = tl.load(
-                weight + ((client * SIDE * SIDE + tap) * CHANNELS + channel)[None, :] * OUT + out[:, None],
-                mask=(out < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,
+                weights + (tap * (CHANNELS * OUT) + part) + matrix,
+                mask=(part + within < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION)
     tl.store(dx + at, _fit(total, dx), mask=inside)
@@ -227,11 +276,11 @@ def input_gradients_kernel(
 @triton.jit
 def weighted_sum_kernel(
     each, factors, out, counts, slots, group, out_client,
-    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr,
-    TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+    CHANNELS: tl.constexpr, REAL: tl.constexpr, OUT: tl.constexpr, SIDE: tl.constexpr, ROW: tl.constexpr,
+    WEIGHTED: tl.constexpr, HELD: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """out[k] = sum over groups of factor * each / HELD, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
-    SIZE: tl.constexpr = TAPS * CHANNELS * OUT
+    """out[k] = sum over groups of factor * each / HELD, from (SIDE, ROW, CHANNELS, OUT) to (OUT, REAL, SIDE, SIDE)."""
+    SIZE: tl.constexpr = SIDE * ROW * CHANNELS * OUT
     client = tl.program_id(0)
     index = tl.program_id(1) * TILE + tl.arange(0, TILE)
     groups = tl.cdiv(slots, group)
@@ -247,5 +296,8 @@ def weighted_sum_kernel(
             gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is NaN
         total += tl.sum(gradient, 0)
     entry = index // OUT
-    to = (index % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
-    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=index < SIZE)
+    right, channel = entry // CHANNELS % ROW, entry % CHANNELS
+    tap = entry // (CHANNELS * ROW) * SIDE + right
+    to = (index % OUT * REAL + channel) * (SIDE * SIDE) + tap
+    inside = (index < SIZE) & (right < SIDE) & (channel < REAL)
+    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=inside)
