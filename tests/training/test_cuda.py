@@ -149,6 +149,8 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
     model = make_model().cuda()
     chain = read_chain(model, (3, 32, 32))
     counts = torch.tensor([6, 4, 0]).cuda()
+    clips = None if clip is None else torch.tensor([clip, 2 * clip, clip]).cuda()
+    exact_clips = None if clips is None else clips.double()
     worst = []
     for seed in range(7):
         torch.manual_seed(seed)
@@ -156,9 +158,9 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
         x, y = torch.randn(3, 16, 3, 32, 32).cuda(), torch.randint(5, (3, 16)).cuda()
         out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
         exact = {name: w.double() for name, w in out.items()}
-        losses = chain.fused().gradient(weights, Batch(x, y, counts), clip, out)
+        losses = chain.fused().gradient(weights, Batch(x, y, counts), clips, out)
         twin = {name: w.double() for name, w in weights.items()}
-        expected = chain.gradient(twin, Batch(x.double(), y, counts), clip, exact)
+        expected = chain.gradient(twin, Batch(x.double(), y, counts), exact_clips, exact)
         assert torch.allclose(losses, expected.float(), atol=1e-5)
         worst.append(max(float((out[n] - exact[n]).norm() / exact[n].norm()) for n in out))
         assert all(bool((g[2] == 0).all()) for g in out.values()), "no record, no gradient"
@@ -232,7 +234,8 @@ def test_noise_is_philox_and_box_muller() -> None:
         return c
 
     assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
-    noise = RecordNoise(Schedule(1), 3, [4, 9], torch.device("cuda"), torch.float32)
+    generators = [Schedule(1).generator("record noise", 3, client) for client in (4, 9)]
+    noise = RecordNoise(generators, torch.device("cuda"), torch.float32)
     assert noise.keys is not None
     for step in (0, 7):
         drawn = noise.draw(step, 5000).cpu()

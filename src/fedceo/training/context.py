@@ -1,8 +1,10 @@
 """The context of local training: the model, the clients' records and the random choices that a trainer works with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -95,6 +97,10 @@ class TrainingContext:
         keep = float(self.model.keep)  # type: ignore[arg-type]
         masks = self.draws.dropout_masks(moment, client, (len(indices), indices.shape[1]), tuple(shape), keep)
         return indices, masks.to(self.dtype)
+
+    def noise_generators(self, clients: Sequence[int], round_: int, work: Work) -> list[np.random.Generator]:
+        """The generators of these clients' noise under record privacy."""
+        return [self.schedule.generator("record noise", work.moment(round_), client) for client in clients]
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""

@@ -97,8 +97,8 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
 
 
 @triton.jit
-def clip_factors_kernel(squares, counts, factors, records, slots, clip, PARTS: tl.constexpr, TILE: tl.constexpr):
-    """min(1, clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
+def clip_factors_kernel(squares, counts, clips, factors, records, slots, PARTS: tl.constexpr, TILE: tl.constexpr):
+    """min(1, its client's clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
     record = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.float32)
     for part in tl.static_range(PARTS):
@@ -106,5 +106,6 @@ def clip_factors_kernel(squares, counts, factors, records, slots, clip, PARTS: t
     norm = tl.sqrt(total)
     real = record % slots < tl.load(counts + record // slots, mask=record < records, other=0)
     use = real & (norm < float("inf"))  # NaN is not less either
+    clip = tl.load(clips + record // slots, mask=record < records, other=0.0)
     factor = tl.minimum(clip / (norm + 1e-6), 1.0)
     tl.store(factors + record, tl.where(use, factor, 0.0), mask=record < records)
