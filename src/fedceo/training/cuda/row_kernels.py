@@ -98,7 +98,7 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
 
 @triton.jit
 def clip_factors_kernel(squares, counts, clips, factors, records, slots, PARTS: tl.constexpr, TILE: tl.constexpr):
-    """min(1, its client's clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
+    """min(1, clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
     record = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.float32)
     for part in tl.static_range(PARTS):
