@@ -20,7 +20,9 @@ Cells = Annotated[
 
 Stack = Annotated[
     int | None,
-    typer.Option(min=1, help="Train so many runs at a time as one program on a GPU, each with the result it has alone."),
+    typer.Option(
+        min=1, help="Train so many runs at a time as one program on a GPU, each with the result it has alone."
+    ),
 ]
 
 

@@ -23,9 +23,7 @@ Result = TypeVar("Result")
 Question = tuple[BatchedTrainer, Call]
 
 
-def run_stacked(
-    tasks: Iterable[Callable[[OnStart], Result]], size: int
-) -> Iterator[tuple[int, Callable[[], Result]]]:
+def run_stacked(tasks: Iterable[Callable[[OnStart], Result]], size: int) -> Iterator[tuple[int, Callable[[], Result]]]:
     """Carry out runs, up to `size` at a time; yields each one's number as it ends, and what gives its result or raises.
 
     A run that ends, in whatever way, leaves its place to the next. Runs of a stack share torch's settings, so they must

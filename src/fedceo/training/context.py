@@ -85,18 +85,35 @@ class TrainingContext:
         Returns:
             (steps, B) indices of the federation's records, -1 for filling, and (steps, B, units) dropout masks or None.
         """
-        mine = self.federation.train[client].to(self.device)
-        draw = self.draws.poisson_batches if work.record else self.draws.batches
-        moment = work.moment(round_)
-        size = len(mine) if work.batch_size == ALL_RECORDS else work.batch_size
-        local = draw(moment, client, len(mine), work.epochs, size)[: work.steps]
-        indices = torch.where(local >= 0, mine[local.clamp_min(0)], -1)
+        return self.plans([client], round_, work)[0]
+
+    def plans(self, clients: Sequence[int], round_: int, work: Work) -> list[tuple[Tensor, Tensor | None]]:
+        """What `plan` gives for each of these clients."""
+        moment, filling = work.moment(round_), torch.tensor([-1])
+        # a position of -1 finds the filling behind the client's own records
+        mine = [torch.cat([self.federation.train[client], filling]) for client in clients]
+        records = [len(each) - 1 for each in mine]
+        sizes = records if work.batch_size == ALL_RECORDS else [work.batch_size] * len(mine)
+        draws = self.draws
+        if isinstance(draws, Schedule):
+            draw = draws.poisson_batches if work.record else draws.batches
+            local = [
+                draw(moment, *each, work.epochs, size) for *each, size in zip(clients, records, sizes, strict=True)
+            ]
+        else:
+            draw_all = draws.poisson_batches if work.record else draws.batches
+            local = draw_all(moment, clients, records, work.epochs, sizes)
+        at_device = torch.cat(mine).to(self.device).split([len(each) for each in mine])
+        indices = [each[positions[: work.steps]] for each, positions in zip(at_device, local, strict=True)]
         shape = getattr(self.model, "mask_shape", None)
         if shape is None:
-            return indices, None
+            return [(each, None) for each in indices]
         keep = float(self.model.keep)  # type: ignore[arg-type]
-        masks = self.draws.dropout_masks(moment, client, (len(indices), indices.shape[1]), tuple(shape), keep)
-        return indices, masks.to(self.dtype)
+        masks = (
+            draws.dropout_masks(moment, client, (len(each), each.shape[1]), tuple(shape), keep)
+            for client, each in zip(clients, indices, strict=True)
+        )
+        return [(each, mask.to(self.dtype)) for each, mask in zip(indices, masks, strict=True)]
 
     def noise_generators(self, clients: Sequence[int], round_: int, work: Work) -> list[np.random.Generator]:
         """The generators of these clients' noise under record privacy."""

@@ -125,7 +125,7 @@ class BatchedTrainer:
         for call in calls:
             its = call.context
             divisors = [its.expected_batch(client, call.work) for client in call.clients]
-            plans = [its.plan(client, call.round_, call.work) for client in call.clients]
+            plans = its.plans(call.clients, call.round_, call.work)
             shares.append(Share(call.work, call.starts, plans, divisors))
             if work.record:
                 generators += its.noise_generators(call.clients, call.round_, call.work)
