@@ -13,7 +13,8 @@ from fedceo.models import build_model, parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
 from fedceo.training.batched.cohort import Batch
-from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.batched.joining import Seat, find_seat
+from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
@@ -280,3 +281,26 @@ def test_tf32_is_near() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert 0 < apart(exact, rounded, begin) < 0.2
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+@pytest.mark.parametrize("which", ["mlp", "lenet5"])
+def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy | None) -> None:
+    """Own seeds, rates, clips and noises as rows of one captured step, which serves two rounds."""
+    seats: list[Seat] = []
+    for seed in range(3):
+        here = context(make(which))
+        seat = find_seat(BatchedTrainer(replace(here, schedule=Schedule(seed))), seats)
+        assert seat is not None
+        seats.append(seat)
+    assert len({id(seat.trainer) for seat in seats}) == 1 and seats[2].context.inputs is seats[0].context.inputs
+    for round_ in (1, 2):
+        calls = []
+        for k, (seat, clients) in enumerate(zip(seats, ([0, 1], [2], [1, 3]), strict=True)):
+            privacy = None if record is None else RecordPrivacy(record.clip / (k + 1), round_ * 0.5)
+            work = Work(2, 32, 0.02 / round_ * (k + 1), momentum=0.5, record=privacy)
+            calls.append(Call(seat.context, starts(seat.context.model, len(clients)), clients, round_, work))
+        for call, found in zip(calls, seats[0].trainer.train_together(calls), strict=True):
+            alone = BatchedTrainer(call.context).train(call.starts, call.clients, round_, call.work)
+            assert apart(alone.weights, found.weights, call.starts) < near(which)
+            assert torch.allclose(alone.losses, found.losses, atol=1e-5 if which != "lenet5" else 1e-3)

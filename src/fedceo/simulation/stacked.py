@@ -1,8 +1,8 @@
 """Runs in lockstep: several at a time, each as if it were alone, whose cohorts are trained as one where they fit.
 
 A run goes its way in a thread of its own, with its own simulation, folder and ledger, until it has a cohort to train.
-When all runs of the stack wait for that, their cohorts are trained, and each goes on with its answer. No two threads are
-ever awake at once, so that nothing has to be locked and every order of events repeats.
+When all runs of the stack wait for that, their cohorts are trained, and each goes on with its answer. No two threads
+are ever awake at once, so that nothing has to be locked and every order of events repeats.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Cohorts of several runs as rows of one: which runs fit together, and which of their calls are trained at a time.
 
-Rows are joined on a GPU only, where a step of a small model costs its launches and hardly its rows. On a CPU products of
-other padded shapes may round differently, and there a run must end on the bits that it ends on alone.
+Rows are joined on a GPU only, where a step of a small model costs its launches and hardly its rows. On a CPU a product
+of another padded shape may round differently, and there a run must end on the bits that it ends on alone.
 """
 
 from collections.abc import Sequence
