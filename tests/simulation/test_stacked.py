@@ -157,7 +157,7 @@ def test_one_thread_is_awake_at_a_time(joined: list[int]) -> None:
     "privacy", [{"mechanism": "distributed", "noise_multiplier": 0.5}, RECORD], ids=["updates", "record"]
 )
 def test_on_a_gpu_a_stack_ends_near_the_runs_alone(privacy: dict[str, Any]) -> None:
-    """To a thousandth of the way from the first model, in float32 without TF32: cuBLAS may sum another batch otherwise."""
+    """To a thousandth of the way from the first model, in float32: cuBLAS may sum otherwise where rows are more."""
     train = {"rounds": 3, "device": "cuda", "tf32": False}
     tables = [
         changed(train=train | {"learning_rate": rate}, privacy=privacy) | {"seed": seed, "method": {"name": "fedavg"}}

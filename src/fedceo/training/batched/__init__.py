@@ -1,6 +1,7 @@
 """The whole cohort as one program: every step trains one batch of each of K clients at once.
 
 trainer.py     the rounds: clients that fit in memory together, their steps
+joining.py     which runs may be trained together, as further clients of one cohort
 cohort.py      the buffers of a cohort in training, and its batches
 step.py        a step of SGD on these buffers
 chain.py       models that are a chain of known layers, read off their own code
