@@ -36,7 +36,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Join cohorts on a CPU too; how many calls came at a time."""
     monkeypatch.setattr(joining, "DEVICES", {"cpu"})
     sizes: list[int] = []
-    train = stacked.train_together
+    train = joining.train_together
 
     def watched(calls: Sequence[Any]) -> Any:
         sizes.append(len(calls))
@@ -111,7 +111,7 @@ def test_an_error_in_training_ends_those_who_trained_together(
 def test_an_interrupt_ends_all_runs_and_each_can_be_resumed(
     joined: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train = stacked.train_together
+    train = joining.train_together
     tables = [TABLES["fedceo"] | {"seed": seed, "checkpoint": {"every": 1}} for seed in (0, 1)]
 
     def interrupted(calls: Sequence[Any]) -> Any:
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_all_runs_and_each_can_be_resumed(
             assert torch.allclose(again.weights[name], w, atol=1e-9)
 
 
-def test_one_thread_is_awake_at_a_time(joined: list[int]) -> None:
+def test_one_thread_is_awake_at_a_time(joined: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a run does between two questions, no other run does anything."""
     awake: list[str] = []
 
@@ -144,7 +144,7 @@ def test_one_thread_is_awake_at_a_time(joined: list[int]) -> None:
                 awake.append(name)
                 return step(*args)
 
-            simulation.step = watched  # type: ignore[method-assign]
+            monkeypatch.setattr(simulation, "step", watched)
 
         return fedceo.run(TABLES["fedceo"], on_start=watch)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedceo.models import build_model, parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
-from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.cohort import Batch, Cohort, Share
 from fedceo.training.batched.joining import Seat, find_seat
 from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
@@ -304,3 +304,19 @@ def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy
             alone = BatchedTrainer(call.context).train(call.starts, call.clients, round_, call.work)
             assert apart(alone.weights, found.weights, call.starts) < near(which)
             assert torch.allclose(alone.losses, found.losses, atol=1e-5 if which != "lenet5" else 1e-3)
+
+
+@pytest.mark.parametrize("which", ["mlp", "lenet5"])
+def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
+    """Records, labels, counts and masks of every step of a padded cohort, to the last bit."""
+    here, work = context(make(which)), Work(1, 32, 0.1, record=RECORD)
+    share = Share(work, starts(here.model, 3), here.plans([0, 2, 3], 1, work), [1.0] * 3)
+    cohort = Cohort.of([share], here)
+    for step in range(cohort.longest):
+        cohort.step.fill_(step)
+        batch = cohort.batch(here)
+        x, labels = here.records(cohort.batches[step])
+        assert torch.equal(batch.x, x) and torch.equal(batch.labels, labels)
+        assert torch.equal(batch.counts, cohort.counts[step])
+        assert (batch.mask is None) == (cohort.masks is None)
+        assert batch.mask is None or torch.equal(batch.mask, cohort.masks[step])

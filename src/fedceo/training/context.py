@@ -55,7 +55,8 @@ class TrainingContext:
         return ready
 
     @cached_property
-    def _labels(self) -> Tensor:
+    def labels(self) -> Tensor:
+        """(n + 1,) the records' labels, on the device."""
         return torch.cat([self.federation.y, self.federation.y.new_zeros(1)]).to(self.device)
 
     @property
@@ -65,7 +66,7 @@ class TrainingContext:
 
     def records(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The records with these indices, (...), as the model takes them, (..., *shape), and their labels, (...)."""
-        labels = self._labels[indices]
+        labels = self.labels[indices]
         if self.inputs is not None:
             # index_select is three times faster here than the same by brackets
             flat = self.inputs.index_select(0, indices.flatten())
@@ -97,9 +98,8 @@ class TrainingContext:
         draws = self.draws
         if isinstance(draws, Schedule):
             draw = draws.poisson_batches if work.record else draws.batches
-            local = [
-                draw(moment, *each, work.epochs, size) for *each, size in zip(clients, records, sizes, strict=True)
-            ]
+            each = zip(clients, records, sizes, strict=True)
+            local = [draw(moment, client, count, work.epochs, size) for client, count, size in each]
         else:
             draw_all = draws.poisson_batches if work.record else draws.batches
             local = draw_all(moment, clients, records, work.epochs, sizes)

@@ -59,8 +59,8 @@ class DeviceDraws:
     ) -> list[Tensor]:
         """For each client what Schedule.poisson_batches gives."""
         per_epoch = [ceil(n / size) for n, size in zip(records, sizes, strict=True)]
-        steps = np.multiply(per_epoch, epochs)
-        draws = steps * records
+        steps = np.array(per_epoch) * epochs
+        draws = steps * np.array(records)
         taken = torch.empty(draws.sum(), dtype=torch.bool, device=self.device)
         for client, part, each in zip(clients, taken.split(draws.tolist()), per_epoch, strict=True):
             generator = self._generator("batches", round_, client)
@@ -82,8 +82,7 @@ class DeviceDraws:
     ) -> Tensor:
         """See Schedule.dropout_masks."""
         generator = self._generator("dropout", round_, client)
-        drawn = torch.rand((*rows, *shape), generator=generator, dtype=torch.float32, device=self.device)
-        return drawn.lt_(keep).mul_(1 / keep)
+        return torch.empty(*rows, *shape, device=self.device).bernoulli_(keep, generator=generator).mul_(1 / keep)
 
     def _generator(self, purpose: str, round_: int, client: int) -> torch.Generator:
         return self._philox.manual_seed(draw_key(self.schedule.generator(purpose, round_, client)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
+from fedceo.training.noise import has_kernels
 from fedceo.training.terms import needs_starts
 from fedceo.training.work import Work
 
@@ -119,7 +120,7 @@ class Cohort:
         masks = None
         if plans[0][1] is not None:
             masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain)
-        records = [share.work.record for share in shares for _ in share.plans]
+        privacy = [share.work.record for share in shares for _ in share.plans if share.work.record]
         return Cohort(
             shapes=shapes,
             transposed=transposed,
@@ -136,10 +137,8 @@ class Cohort:
             longest=max(len(indices) for indices, _ in plans),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
             rates=weights.new_tensor([share.work.learning_rate for share in shares for _ in share.plans]),
-            clips=weights.new_tensor([each.clip for each in records if each]) if work.record else None,
-            stds=weights.new_tensor([each.noise_multiplier * each.clip for each in records if each])
-            if work.record
-            else None,
+            clips=weights.new_tensor([each.clip for each in privacy]) if privacy else None,
+            stds=weights.new_tensor([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
             divisors=weights.new_tensor([divisor for share in shares for divisor in share.divisors]),
             keys=keys,
             losses=weights.new_zeros(len(plans)),
@@ -161,6 +160,10 @@ class Cohort:
             step = int(self.step)
             batches, counts, masks = self.batches[step], self.counts[step], self.masks
             return Batch(*context.records(batches), counts, None if masks is None else masks[step])
+        if has_kernels(context.device, context.dtype) and context.inputs is not None:
+            from fedceo.training.cuda.records import gather
+
+            return gather(self, context.inputs, context.labels)
         x, labels = context.records(self.batches.index_select(0, self.step)[0])
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)

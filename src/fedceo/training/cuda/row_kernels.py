@@ -12,6 +12,29 @@ import triton.language as tl
 
 
 @triton.jit
+def gather_kernel(
+    inputs, labels, batches, counts, masks, step, x, y, count, mask, slots, size, units,
+    MASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The step's part of batches, (S, K, B), counts, (S, K), and masks, (S, K, B, units), with inputs and labels."""
+    row, rows = tl.program_id(0), tl.num_programs(0)
+    at = tl.load(step) * rows + row
+    record = tl.load(batches + at)
+    tl.store(y + row, tl.load(labels + record))
+    if row % slots == 0:
+        tl.store(count + row // slots, tl.load(counts + at // slots))
+    for start in range(0, size, TILE):
+        unit = start + tl.arange(0, TILE)
+        value = tl.load(inputs + record * size + unit, mask=unit < size)
+        tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
+    if MASK:
+        for start in range(0, units, TILE):
+            unit = start + tl.arange(0, TILE)
+            value = tl.load(masks + at * units + unit, mask=unit < units)
+            tl.store(mask + row.to(tl.int64) * units + unit, value, mask=unit < units)
+
+
+@triton.jit
 def activate_kernel(
     y, bias, mask, slots, size, bias_row,
     BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr, TILE: tl.constexpr,
