@@ -289,18 +289,18 @@ def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy
     """Own seeds, rates, clips and noises as rows of one captured step, which serves two rounds."""
     seats: list[Seat] = []
     for seed in range(3):
-        here = context(make(which))
-        seat = find_seat(BatchedTrainer(replace(here, schedule=Schedule(seed))), seats)
-        assert seat is not None
-        seats.append(seat)
+        here = replace(context(make(which)), schedule=Schedule(seed))
+        seats.append(find_seat(BatchedTrainer(here), here, seats))
     assert len({id(seat.trainer) for seat in seats}) == 1 and seats[2].context.inputs is seats[0].context.inputs
+    trainer = seats[0].trainer
+    assert isinstance(trainer, BatchedTrainer)
     for round_ in (1, 2):
         calls = []
         for k, (seat, clients) in enumerate(zip(seats, ([0, 1], [2], [1, 3]), strict=True)):
             privacy = None if record is None else RecordPrivacy(record.clip / (k + 1), round_ * 0.5)
             work = Work(2, 32, 0.02 / round_ * (k + 1), momentum=0.5, record=privacy)
             calls.append(Call(seat.context, starts(seat.context.model, len(clients)), clients, round_, work))
-        for call, found in zip(calls, seats[0].trainer.train_together(calls), strict=True):
+        for call, found in zip(calls, trainer.train_together(calls), strict=True):
             alone = BatchedTrainer(call.context).train(call.starts, call.clients, round_, call.work)
             assert apart(alone.weights, found.weights, call.starts) < near(which)
             assert torch.allclose(alone.losses, found.losses, atol=1e-5 if which != "lenet5" else 1e-3)

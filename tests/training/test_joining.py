@@ -14,7 +14,7 @@ from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
-from fedceo.training.work import RecordPrivacy, Work
+from fedceo.training.work import RecordPrivacy, Trainer, Work
 from tests.support.small_federation import SIZES, SmallConv, federation
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -98,10 +98,10 @@ def test_joined_runs_end_where_each_ends_alone(model: str, works: tuple[Work, ..
 
 def test_runs_of_one_data_set_share_their_records(everywhere: None) -> None:
     first, second = (BatchedTrainer(context(seed)) for seed in (0, 1))
-    seat = find_seat(first, [])
-    assert seat is not None and seat.trainer is first and seat.context is first.context
-    beside = find_seat(second, [seat])
-    assert beside is not None and beside.trainer is first and beside.context.inputs is first.context.inputs
+    seat = find_seat(first, first.context, [])
+    assert seat.trainer is first and seat.context is first.context
+    beside = find_seat(second, second.context, [seat])
+    assert beside.trainer is first and beside.context.inputs is first.context.inputs
     assert beside.context.schedule == Schedule(1) and beside.context.federation is second.context.federation
 
 
@@ -118,24 +118,31 @@ def test_runs_that_differ_sit_apart(differs: str, everywhere: None) -> None:
         "shapes": context(1, SmallConv(classes=4)),
     }
     first, other = BatchedTrainer(context(0)), BatchedTrainer(others[differs])
-    seat = find_seat(other, [Seat(first, first.context)])
-    assert seat is not None and seat.trainer is other
+    seat = find_seat(other, other.context, [Seat(first, first.context)])
+    assert seat == Seat(other, other.context)
 
 
-def test_who_cannot_be_joined_has_no_seat(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_seat(LoopTrainer(context(0)), []) is None
-    assert find_seat(BatchedTrainer(context(0, Normed())), []) is None
+def test_who_cannot_be_joined_sits_alone(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop, and a model that may hold more than its parameters; on a CPU, where bits come first, everybody."""
+
+    def is_alone(make: Callable[[], LoopTrainer | BatchedTrainer]) -> bool:
+        first, second = make(), make()
+        return find_seat(second, second.context, [Seat(first, first.context)]) == Seat(second, second.context)
+
+    assert is_alone(lambda: LoopTrainer(context(0)))
+    assert is_alone(lambda: BatchedTrainer(context(0, Normed())))
+    assert not is_alone(lambda: BatchedTrainer(context(0)))
     monkeypatch.undo()
-    assert find_seat(BatchedTrainer(context(0)), []) is None, "on a CPU bits come first"
+    assert is_alone(lambda: BatchedTrainer(context(0)))
 
 
 def test_calls_are_sorted_by_kind_and_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error reaches the calls that it belongs to and no others."""
     record = RecordPrivacy(0.5, 0.3)
     works = [Work(1, 4, 0.1), Work(1, 4, 0.1, record=record), Work(1, 4, 0.2), Work(1, 4, 0.1, momentum=0.5)]
-    first, apart = BatchedTrainer(context(0)), BatchedTrainer(context(9))
-    calls = [(first, call(context(k), [0, 1], k + 1, work)) for k, work in enumerate(works)]
-    calls.append((apart, call(context(5), [2], 1, works[0])))
+    first, apart, loop = BatchedTrainer(context(0)), BatchedTrainer(context(9)), context(6)
+    calls: list[tuple[Trainer, Call]] = [(first, call(context(k), [0, 1], k + 1, work)) for k, work in enumerate(works)]
+    calls += [(apart, call(context(5), [2], 1, works[0])), (LoopTrainer(loop), call(loop, [3], 1, works[0]))]
     together: list[list[float]] = []
     train = BatchedTrainer.train_together
 

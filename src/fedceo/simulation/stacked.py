@@ -1,8 +1,8 @@
 """Runs in lockstep: several at a time, each as if it were alone, whose cohorts are trained as one where they fit.
 
 A run goes its way in a thread of its own, with its own simulation, folder and ledger, until it has a cohort to train.
-When all runs of the stack wait for that, their cohorts are trained, and each goes on with its answer. No two threads
-are ever awake at once, so that nothing has to be locked and every order of events repeats.
+When all runs of the stack wait for that, their cohorts are trained in the caller's thread, and each goes on with its
+answer. No two threads are ever awake at once, so that nothing has to be locked and every order of events repeats.
 """
 
 import threading
@@ -16,11 +16,11 @@ from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.runs import OnStart
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.joining import Seat, find_seat, train_together
-from fedceo.training.batched.trainer import BatchedTrainer, Call
-from fedceo.training.work import Trained, Work
+from fedceo.training.batched.trainer import Call
+from fedceo.training.work import Trained, Trainer, Work
 
 Result = TypeVar("Result")
-Question = tuple[BatchedTrainer, Call]
+Question = tuple[Trainer, Call]
 
 
 def run_stacked(tasks: Iterable[Callable[[OnStart], Result]], size: int) -> Iterator[tuple[int, Callable[[], Result]]]:
@@ -59,7 +59,7 @@ class _Run(threading.Thread, Generic[Result]):
 
     Attributes:
         outcome: the result or the error, once the run has ended.
-        seat: its place beside others, where it has one.
+        seat: its place beside others, once it has begun.
     """
 
     def __init__(self, task: Callable[[OnStart], Result], others: Sequence[Seat]) -> None:
@@ -102,7 +102,6 @@ class _Run(threading.Thread, Generic[Result]):
         return answer
 
     def _take_seat(self, simulation: Simulation) -> None:
-        """Train the simulation through this run's questions; one that nobody can join trains itself, to its end."""
-        self.seat = find_seat(simulation.trainer, self._others)
-        if self.seat is not None:
-            simulation.context, simulation.trainer = self.seat.context, self
+        """Train the simulation through this run's questions from now on."""
+        self.seat = find_seat(simulation.trainer, simulation.context, self._others)
+        simulation.context, simulation.trainer = self.seat.context, self

@@ -6,7 +6,7 @@ of another padded shape may round differently, and there a run must end on the b
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -23,33 +23,26 @@ DEVICES = {"cuda"}
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of a run among those that it may be trained with.
+    """The place of a run among others.
 
     Attributes:
-        trainer: the one that all of them share.
+        trainer: the run's own, or that of a run that it is trained with.
         context: the run's own, but that its records are those of the trainer.
     """
 
-    trainer: BatchedTrainer
+    trainer: Trainer
     context: TrainingContext
 
 
-def find_seat(trainer: Trainer, seats: Sequence[Seat]) -> Seat | None:
-    """A seat beside the first run that fits, or one alone; None for a run that nobody can be trained with.
-
-    The model must be a chain of known layers, for any other may hold more than its parameters.
-    """
-    if not isinstance(trainer, BatchedTrainer) or trainer.context.device.type not in DEVICES:
-        return None
-    if not isinstance(trainer.program, Chain):
-        return None
-    for seat in seats:
-        if _fit(trainer, seat.trainer):
-            return Seat(seat.trainer, replace(trainer.context, ready=seat.trainer.context.inputs))
-    return Seat(trainer, trainer.context)
+def find_seat(trainer: Trainer, context: TrainingContext, others: Sequence[Seat]) -> Seat:
+    """A seat beside the first of the others that the run fits, or one alone."""
+    for other in others:
+        if _may_be_joined(trainer) and _may_be_joined(other.trainer) and _fit(trainer, other.trainer):
+            return Seat(other.trainer, replace(context, ready=other.trainer.context.inputs))
+    return Seat(trainer, context)
 
 
-def train_together(calls: Sequence[tuple[BatchedTrainer, Call]]) -> list[Trained | Exception]:
+def train_together(calls: Sequence[tuple[Trainer, Call]]) -> list[Trained | Exception]:
     """The answers to calls of several runs, in their order; those of one trainer and one kind of work are one cohort.
 
     Where training a cohort fails, its calls are answered with the error, and the others are trained all the same.
@@ -60,10 +53,23 @@ def train_together(calls: Sequence[tuple[BatchedTrainer, Call]]) -> list[Trained
     answers: dict[int, Trained | Exception] = {}
     for (trainer, _), numbers in groups.items():
         try:
-            answers |= zip(numbers, trainer.train_together([calls[number][1] for number in numbers]), strict=True)
+            answers |= zip(numbers, _trained(trainer, [calls[number][1] for number in numbers]), strict=True)
         except Exception as error:
             answers |= dict.fromkeys(numbers, error)
     return [answers[number] for number in range(len(calls))]
+
+
+def _trained(trainer: Trainer, calls: Sequence[Call]) -> list[Trained]:
+    if isinstance(trainer, BatchedTrainer):
+        return trainer.train_together(calls)
+    return [trainer.train(call.starts, call.clients, call.round_, call.work) for call in calls]
+
+
+def _may_be_joined(trainer: Trainer) -> TypeGuard[BatchedTrainer]:
+    """Whether others may share the trainer; a model that is no chain of known layers may hold more than parameters."""
+    if not isinstance(trainer, BatchedTrainer) or trainer.context.device.type not in DEVICES:
+        return False
+    return isinstance(trainer.program, Chain)
 
 
 def _fit(one: BatchedTrainer, other: BatchedTrainer) -> bool:
