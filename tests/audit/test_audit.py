@@ -169,7 +169,7 @@ def break_training(monkeypatch: pytest.MonkeyPatch, name: str, broken: Simulatio
     elif name == "no clipping":
         monkeypatch.setattr(loop, "clipped_sum", lambda g, present, clip: {n: v.sum(0) for n, v in g.items()})
         right = Chain.gradient
-        monkeypatch.setattr(Chain, "gradient", lambda self, w, x, clip, *rest: right(self, w, x, clip and 1e9, *rest))
+        monkeypatch.setattr(Chain, "gradient", lambda self, w, x, clips, *rest: right(self, w, x, clips * 1e9, *rest))
     else:
         monkeypatch.setattr(RecordNoise, "draw", TRAINING_FAULTS[name])
 

@@ -120,6 +120,8 @@ def test_interrupt_ends_the_round_saves_and_says_how_to_resume(folder: Path) -> 
         (("run", "--foo"), "No such option: --foo"),
         (("show",), "Missing argument 'FOLDER'"),
         (("sweep", "mine.toml", "--seeds", "0"), "--seeds"),
+        (("sweep", "mine.toml", "--stack", "0"), "--stack"),
+        (("sweep", "mine.toml", "--stack", "2", "--jobs", "2"), "--stack: trains its runs in one process"),
         (("sweep", "mine.toml", "--grid", "train.rounds=[1]", "--grid", "train.rounds=[2]"), "is given twice"),
         (("sweep", "mine.toml", "--set", "train.roundz=1"), "mine.toml: train.roundz: unknown field"),
         (("tune", "mine.toml", "--grid", "train.rounds=[1]", "--rounds", "2"), "--grid has train.rounds too"),

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,3 +236,28 @@ def test_other_data_of_the_same_shape_is_another_experiment(folder: Path) -> Non
     assert sweep(cells("a"), jobs=1)[0] is not None
     with pytest.raises(UsageError, match="holds a run of another experiment"):
         sweep(cells("b"), jobs=1)
+
+
+def test_a_stack_is_a_sweep_in_one_process(folder: Path) -> None:
+    """Cells of two models; what is done stays, what is unfinished is resumed, what fails is told."""
+    (folder / "bad.toml").write_text(
+        'extends = ["parts/base.toml"]\n[model]\nname = "nothing"\n[method]\nname = "fedavg"\n'
+    )
+    (folder / "linear.toml").write_text(
+        'extends = ["parts/base.toml"]\n[model]\nname = "logistic"\n[method]\nname = "fedavg"\n'
+    )
+    cells = find_cells(folder, 2, [], [], folder / "out")
+    fedceo.run(cells[2].experiment, out=cells[2].folder)
+    fedceo.run(cells[3].experiment, out=cells[3].folder, should_stop=lambda: True)
+    errors: dict[str, str] = {}
+
+    def on_cell(cell: Cell, result: dict[str, Any] | None, error: str | None) -> None:
+        if error is not None:
+            errors[cell.folder.name] = error
+
+    results = sweep(cells, on_cell=on_cell, stack=3)
+    assert [result is None for result in results] == [True, True, *[False] * 6] and len(errors) == 2
+    for cell, result in zip(cells[2:], results[2:], strict=True):
+        assert result is not None and result["accuracy"] == fedceo.run(cell.experiment).result["accuracy"]
+    with pytest.raises(UsageError, match="expected no --jobs"):
+        sweep(cells, jobs=2, stack=2)

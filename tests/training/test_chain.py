@@ -95,15 +95,17 @@ def test_norms_by_position_are_never_too_small(
 
 
 @pytest.mark.parametrize("make", [Strided, sequential, Deep])
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | None) -> None:
+@pytest.mark.parametrize("clips", [None, (0.05, 0.02, 0.1)], ids=["mean", "clipped"])
+def test_gradients_are_those_of_autograd(make: type[nn.Module], clips: tuple[float, ...] | None) -> None:
+    """Every client's records are clipped at its own norm."""
     torch.manual_seed(0)
     model = make().double()
     weights = {n: w + 0.1 * torch.randn(3, *w.shape, dtype=w.dtype) for n, w in parameters_of(model).items()}
     x, y = torch.randn(3, 6, 2, 12, 12, dtype=torch.float64), torch.randint(4, (3, 6))
     counts = torch.tensor([6, 2, 0])
+    each_clip = None if clips is None else torch.tensor(clips, dtype=torch.float64)
     out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
-    losses = read_chain(model, (2, 12, 12)).gradient(weights, Batch(x, y, counts), clip, out)
+    losses = read_chain(model, (2, 12, 12)).gradient(weights, Batch(x, y, counts), each_clip, out)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -112,11 +114,13 @@ def test_gradients_are_those_of_autograd(make: type[nn.Module], clip: float | No
         mine = {name: w[k] for name, w in weights.items()}
         each = vmap(grad(loss), in_dims=(None, 0, 0))(mine, x[k], y[k])
         present = (torch.arange(6) < count).double()
-        if clip is None:
+        if clips is None:
             expected = {n: torch.einsum("b,b...->...", present / max(count, 1), g) for n, g in each.items()}
         else:
             norms = torch.cat([g.flatten(1) for g in each.values()], 1).norm(dim=1)
-            factors = present * (clip / (norms + 1e-6)).clamp_max(1.0)  # with the guard against zero that Opacus has
+            factors = present * (clips[k] / (norms + 1e-6)).clamp_max(
+                1.0
+            )  # with the guard against zero that Opacus has
             expected = {n: torch.einsum("b,b...->...", factors, g) for n, g in each.items()}
         for name, g in expected.items():
             assert torch.allclose(out[name][k], g, atol=1e-12), (name, k)
@@ -133,11 +137,11 @@ def test_a_record_that_is_not_finite_counts_as_zero(which: str, bad: float) -> N
     weights = {name: w.expand(2, *w.shape).clone() for name, w in parameters_of(model).items()}
     torch.manual_seed(1)
     x, y = torch.randn(2, 4, 1, 4, 4), torch.randint(3, (2, 4))
-    chain = read_chain(model, (1, 4, 4))
+    chain, clips = read_chain(model, (1, 4, 4)), torch.full((2,), 0.5)
     without, with_ = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    chain.gradient(weights, Batch(x, y, torch.tensor([3, 4])), 0.5, without)
+    chain.gradient(weights, Batch(x, y, torch.tensor([3, 4])), clips, without)
     x[0, 3, 0, 1, 1] = bad
-    chain.gradient(weights, Batch(x, y, torch.tensor([4, 4])), 0.5, with_)
+    chain.gradient(weights, Batch(x, y, torch.tensor([4, 4])), clips, with_)
     for name in weights:
         assert torch.isfinite(with_[name]).all()
         assert torch.allclose(with_[name], without[name], atol=1e-6)

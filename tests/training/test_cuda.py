@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fedceo.models import build_model, parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
-from fedceo.training.batched.cohort import Batch
-from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.batched.cohort import Batch, Cohort, Share
+from fedceo.training.batched.joining import Seat, find_seat
+from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
@@ -149,6 +150,8 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
     model = make_model().cuda()
     chain = read_chain(model, (3, 32, 32))
     counts = torch.tensor([6, 4, 0]).cuda()
+    clips = None if clip is None else torch.tensor([clip, 2 * clip, clip]).cuda()
+    exact_clips = None if clips is None else clips.double()
     worst = []
     for seed in range(7):
         torch.manual_seed(seed)
@@ -156,9 +159,9 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
         x, y = torch.randn(3, 16, 3, 32, 32).cuda(), torch.randint(5, (3, 16)).cuda()
         out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
         exact = {name: w.double() for name, w in out.items()}
-        losses = chain.fused().gradient(weights, Batch(x, y, counts), clip, out)
+        losses = chain.fused().gradient(weights, Batch(x, y, counts), clips, out)
         twin = {name: w.double() for name, w in weights.items()}
-        expected = chain.gradient(twin, Batch(x.double(), y, counts), clip, exact)
+        expected = chain.gradient(twin, Batch(x.double(), y, counts), exact_clips, exact)
         assert torch.allclose(losses, expected.float(), atol=1e-5)
         worst.append(max(float((out[n] - exact[n]).norm() / exact[n].norm()) for n in out))
         assert all(bool((g[2] == 0).all()) for g in out.values()), "no record, no gradient"
@@ -232,7 +235,8 @@ def test_noise_is_philox_and_box_muller() -> None:
         return c
 
     assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
-    noise = RecordNoise(Schedule(1), 3, [4, 9], torch.device("cuda"), torch.float32)
+    generators = [Schedule(1).generator("record noise", 3, client) for client in (4, 9)]
+    noise = RecordNoise(generators, torch.device("cuda"), torch.float32)
     assert noise.keys is not None
     for step in (0, 7):
         drawn = noise.draw(step, 5000).cpu()
@@ -277,3 +281,42 @@ def test_tf32_is_near() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert 0 < apart(exact, rounded, begin) < 0.2
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+@pytest.mark.parametrize("which", ["mlp", "lenet5"])
+def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy | None) -> None:
+    """Own seeds, rates, clips and noises as rows of one captured step, which serves two rounds."""
+    seats: list[Seat] = []
+    for seed in range(3):
+        here = replace(context(make(which)), schedule=Schedule(seed))
+        seats.append(find_seat(BatchedTrainer(here), here, seats))
+    assert len({id(seat.trainer) for seat in seats}) == 1 and seats[2].context.inputs is seats[0].context.inputs
+    trainer = seats[0].trainer
+    assert isinstance(trainer, BatchedTrainer)
+    for round_ in (1, 2):
+        calls = []
+        for k, (seat, clients) in enumerate(zip(seats, ([0, 1], [2], [1, 3]), strict=True)):
+            privacy = None if record is None else RecordPrivacy(record.clip / (k + 1), round_ * 0.5)
+            work = Work(2, 32, 0.02 / round_ * (k + 1), momentum=0.5, record=privacy)
+            calls.append(Call(seat.context, starts(seat.context.model, len(clients)), clients, round_, work))
+        for call, found in zip(calls, trainer.train_together(calls), strict=True):
+            alone = BatchedTrainer(call.context).train(call.starts, call.clients, round_, call.work)
+            assert apart(alone.weights, found.weights, call.starts) < near(which)
+            assert torch.allclose(alone.losses, found.losses, atol=1e-5 if which != "lenet5" else 1e-3)
+
+
+@pytest.mark.parametrize("which", ["mlp", "lenet5"])
+def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
+    """Records, labels, counts and masks of every step of a padded cohort, to the last bit."""
+    here, work = context(make(which)), Work(1, 32, 0.1, record=RECORD)
+    share = Share(work, starts(here.model, 3), here.plans([0, 2, 3], 1, work), [1.0] * 3)
+    cohort = Cohort.of([share], here)
+    for step in range(cohort.longest):
+        cohort.step.fill_(step)
+        batch = cohort.batch(here)
+        x, labels = here.records(cohort.batches[step])
+        assert torch.equal(batch.x, x) and torch.equal(batch.labels, labels)
+        assert torch.equal(batch.counts, cohort.counts[step])
+        assert (batch.mask is None) == (cohort.masks is None)
+        assert batch.mask is None or torch.equal(batch.mask, cohort.masks[step])

@@ -13,7 +13,7 @@ from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
@@ -124,9 +124,9 @@ def test_a_cohort_too_large_for_memory_trains_in_parts(
     sizes: list[int] = []
     train = small._train
 
-    def counted(begin: Any, clients: Sequence[int], *rest: Any) -> Any:
-        sizes.append(len(clients))
-        return train(begin, clients, *rest)
+    def counted(calls: Sequence[Call]) -> Any:
+        sizes.extend(len(call.clients) for call in calls)
+        return train(calls)
 
     monkeypatch.setattr(small, "_train", counted)
     parts = small.train(begin, [0, 1, 2, 3], 1, work)

@@ -1,9 +1,12 @@
 """The random choices: each record once an epoch, Poisson rates, cohorts, and streams that have nothing in common."""
 
+from typing import cast
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
@@ -11,24 +14,32 @@ from fedceo.training.schedule import Schedule
 seeds = st.integers(0, 2**40)
 
 
-def draws(seed: int, on_device: bool) -> Schedule | DeviceDraws:
-    """The host's answers, or those that a device draws; any device will do here."""
-    return DeviceDraws(Schedule(seed), torch.device("cpu")) if on_device else Schedule(seed)
+def on_a_device(seed: int, randomness: str = "seeded") -> DeviceDraws:
+    """Any device will do here."""
+    return DeviceDraws(Schedule(seed, randomness), torch.device("cpu"))
+
+
+def batches_of(seed: int, on_device: bool, kind: str, *question: int) -> Tensor:
+    """What the host answers, or a device; question: round, client, records, epochs and size."""
+    if not on_device:
+        return cast(Tensor, getattr(Schedule(seed), kind)(*question))
+    round_, client, records, epochs, size = question
+    return cast(list[Tensor], getattr(on_a_device(seed), kind)(round_, [client], [records], epochs, [size]))[0]
 
 
 @given(seeds, st.integers(1, 40), st.integers(1, 4), st.integers(1, 50), st.booleans())
 def test_every_record_once_an_epoch(seed: int, records: int, epochs: int, size: int, on_device: bool) -> None:
-    batches = draws(seed, on_device).batches(1, 0, records, epochs, size)
+    batches = batches_of(seed, on_device, "batches", 1, 0, records, epochs, size)
     steps = -(-records // size)
     assert batches.shape == (epochs * steps, size)
     for epoch in batches.view(epochs, -1):
         assert sorted(epoch[epoch >= 0].tolist()) == list(range(records))
-    assert torch.equal(batches, draws(seed, on_device).batches(1, 0, records, epochs, size))
+    assert torch.equal(batches, batches_of(seed, on_device, "batches", 1, 0, records, epochs, size))
 
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_poisson_batches_have_the_rate_asked(on_device: bool) -> None:
-    batches = draws(3, on_device).poisson_batches(1, 0, 400, 300, 64)
+    batches = batches_of(3, on_device, "poisson_batches", 1, 0, 400, 300, 64)
     assert len(batches) == 300 * 7
     present = batches >= 0
     assert abs(float(present.sum()) / (400 * 2100) - 1 / 7) < 0.002
@@ -64,14 +75,32 @@ def test_purposes_rounds_and_clients_have_streams_of_their_own() -> None:
 
 def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:
     answers = {
-        tuple(draws(seed, True).batches(t, client, 20, 1, 20).flatten().tolist())
+        tuple(batches_of(seed, True, "batches", t, client, 20, 1, 20).flatten().tolist())
         for seed in (0, 1)
         for t in (1, 2)
         for client in (0, 1)
     }
     assert len(answers) == 8
-    masks = draws(0, True).dropout_masks(1, 0, (200, 8), (64,), 0.5)
+    masks = on_a_device(0).dropout_masks(1, 0, (200, 8), (64,), 0.5)
     assert set(masks.flatten().tolist()) == {0.0, 2.0}
     assert abs(float(masks.mean()) - 1.0) < 0.02
-    secret = DeviceDraws(Schedule(0, "system"), torch.device("cpu"))
-    assert not torch.equal(secret.batches(1, 0, 50, 1, 50), secret.batches(1, 0, 50, 1, 50))
+    secret = on_a_device(0, "system")
+    assert not torch.equal(*(secret.batches(1, [0], [50], 1, [50])[0] for _ in range(2)))
+
+
+@given(seeds, st.lists(st.tuples(st.integers(1, 40), st.integers(1, 50)), min_size=1, max_size=5), st.integers(1, 3))
+def test_clients_drawn_together_get_what_each_gets_alone(
+    seed: int, clients: list[tuple[int, int]], epochs: int
+) -> None:
+    """To the last number, in rows no wider than its own largest batch: the loop asks client by client."""
+    numbers, records, sizes = range(3, 3 + len(clients)), *map(list, zip(*clients, strict=True))
+    for kind in ("batches", "poisson_batches"):
+        together = getattr(on_a_device(seed), kind)(2, numbers, records, epochs, sizes)
+        for number, (n, size), found in zip(numbers, clients, together, strict=True):
+            assert torch.equal(found, batches_of(seed, True, kind, 2, number, n, epochs, size))
+            assert len(found) == epochs * -(-n // size)
+            filled = found >= 0
+            assert int(found.max()) < n and torch.equal(filled.long().cummin(1).values, filled.long())
+            if kind == "poisson_batches":
+                assert found.shape[1] == max(1, int(filled.sum(1).max()))
+                assert all(row[row >= 0].tolist() == sorted(set(row[row >= 0].tolist())) for row in found)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedceo.models import parameters_of
 from fedceo.training import terms
-from fedceo.training.batched.cohort import Cohort
+from fedceo.training.batched.cohort import Cohort, Share
 from fedceo.training.batched.step import take_step
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
@@ -50,7 +50,7 @@ def starts(here: TrainingContext) -> dict[str, Tensor]:
 
 def cohort_of(here: TrainingContext, work: Work) -> Cohort:
     plans = [here.plan(client, 1, work) for client in range(len(SIZES))]
-    return Cohort.of(starts(here), here, plans, [2.0] * len(SIZES), work)
+    return Cohort.of([Share(work, starts(here), plans, [2.0] * len(SIZES))], here)
 
 
 def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:

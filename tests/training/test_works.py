@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedceo.models import build_model, parameters_of
 from fedceo.tensors.weights import as_row
 from fedceo.training.batched import step
-from fedceo.training.batched.cohort import Cohort
+from fedceo.training.batched.cohort import Cohort, Share
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
@@ -104,7 +104,8 @@ def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> No
     context = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
     work = replace(PLAIN, ascent=0.3, record=record)
     starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(context.model).items()}
-    cohort = Cohort.of(starts, context, [context.plan(k, 1, work) for k in (0, 1)], [1.0, 1.0], work)
+    plans = [context.plan(k, 1, work) for k in (0, 1)]
+    cohort = Cohort.of([Share(work, starts, plans, [1.0, 1.0])], context)
     uphill = cohort.gradients if record is None else cohort.noised
     assert uphill is not None
     uphill[1, : cohort.size] = 2.0

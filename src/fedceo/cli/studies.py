@@ -18,6 +18,13 @@ Cells = Annotated[
     ),
 ]
 
+Stack = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Train so many runs at a time as one program on a GPU, each with the result it has alone."
+    ),
+]
+
 
 def sweep(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is run.")],
@@ -27,6 +34,7 @@ def sweep(
     only: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
+    stack: Stack = None,
     as_json: Json = False,
 ) -> None:
     """Run experiments with several seeds, skip what is done, and write one table."""
@@ -49,7 +57,7 @@ def sweep(
                 errors[cells.index(cell)] = error
             advance({"round": next(count)})
 
-        results = run_sweep(cells, jobs, on_cell)
+        results = run_sweep(cells, jobs, on_cell, stack)
     rows = rows_of(cells, results)
     failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
     make_folder(out)
@@ -76,6 +84,7 @@ def tune(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
+    stack: Stack = None,
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
@@ -85,8 +94,10 @@ def tune(
     from fedceo.terminal.progress import progress
     from fedceo.terminal.studies import show_tuned
 
-    if not grid and (rounds is not None or finalists > 1 or jobs is not None):
-        raise UsageError("--rounds, --finalists, --jobs: only with --grid, whose trials do not wait for each other")
+    if not grid and (rounds is not None or finalists > 1 or jobs is not None or stack is not None):
+        raise UsageError(
+            "--rounds, --finalists, --jobs, --stack: only with --grid, whose trials do not wait for each other"
+        )
     if grid and trials is not None:
         raise UsageError("--trials: --grid says which trials there are")
     trials = trials or 12
@@ -105,7 +116,7 @@ def tune(
                     failed.append(f"{cell.folder}: {error}")
                 advance({"round": next(count)})
 
-            tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell)
+            tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell, stack)
         for line in failed:
             print(f"fedceo: {line}", file=sys.stderr)
     else:

@@ -14,13 +14,18 @@ from fedceo.methods.hosted import check_same_method
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import with_absolute_places
-from fedceo.simulation.runs import resume, run
+from fedceo.simulation.runs import OnStart, resume, run
+from fedceo.simulation.stacked import run_stacked
 from fedceo.studies.cells import Cell
 
+Outcome = tuple[int, Callable[[], dict[str, Any]]]
+"""A cell's number, and a function that gives its result or raises."""
 OnCell = Callable[[Cell, dict[str, Any] | None, str | None], None]
 
 
-def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None = None) -> list[dict[str, Any] | None]:
+def sweep(
+    cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None = None, stack: int | None = None
+) -> list[dict[str, Any] | None]:
     """The results of all cells in their order, with None for a cell that failed.
 
     A finished run is read, an unfinished one resumed. A run folder that holds another experiment is refused before
@@ -29,7 +34,10 @@ def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None
     Args:
         jobs: runs at a time; left out: one for each core on a CPU, one on a GPU.
         on_cell: called with each cell as it is done, and its result or its error.
+        stack: runs that go on in lockstep in this process instead, trained as one program where they fit together.
     """
+    if stack is not None and jobs is not None:
+        raise UsageError("--stack: trains its runs in one process, expected no --jobs")
     for cell in cells:
         _check(cell)
     results: dict[int, dict[str, Any] | None] = {}
@@ -45,8 +53,9 @@ def sweep(cells: Sequence[Cell], jobs: int | None = None, on_cell: OnCell | None
             done(number, RunFolder(cell.folder).result(), None)
         else:
             waiting.append(number)
-    jobs = min(jobs or default_jobs(), max(len(waiting), 1))
-    for number, outcome in _outcomes([(number, cells[number]) for number in waiting], jobs):
+    left = [(number, cells[number]) for number in waiting]
+    jobs = min(jobs or default_jobs(), max(len(left), 1))
+    for number, outcome in _outcomes(left, jobs) if stack is None else _stacked(left, stack):
         try:
             done(number, outcome(), None)
         except Exception as error:  # a cell that fails must not take the others with it
@@ -61,12 +70,12 @@ def default_jobs() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
-    """Run the cell, or go on with its unfinished run, and return its result."""
+def run_cell(cell: Cell, on_start: OnStart | None = None) -> dict[str, Any]:
+    """Run the cell, or go on with its unfinished run, and return its result; on_start: as for `run`."""
     if RunFolder(cell.folder).exists:
         _check(cell)
-        return resume(cell.folder).result
-    return run(cell.experiment, out=cell.folder).result
+        return resume(cell.folder, on_start=on_start).result
+    return run(cell.experiment, out=cell.folder, on_start=on_start).result
 
 
 def _check(cell: Cell) -> None:
@@ -86,8 +95,20 @@ def _check(cell: Cell) -> None:
         check_same_method(was, cell.experiment.method, cell.folder)
 
 
-def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:
-    """Yield each cell's number, as it is done, with a function that gives its result or raises.
+def _stacked(cells: Sequence[tuple[int, Cell]], size: int) -> Iterator[Outcome]:
+    """As `_outcomes`, with up to `size` runs in lockstep; cells of one kind, which may fit together, are a stack."""
+    kinds: dict[Any, list[tuple[int, Cell]]] = {}
+    for number, cell in cells:
+        train, data = cell.experiment.train, cell.experiment.data
+        kind = train.device, train.tf32, train.precision, cell.experiment.model.name, data.name, data.path
+        kinds.setdefault(kind, []).append((number, cell))
+    for alike in kinds.values():
+        for place, outcome in run_stacked([partial(run_cell, cell) for _, cell in alike], size):
+            yield alike[place][0], outcome
+
+
+def _outcomes(cells: Sequence[tuple[int, Cell]], jobs: int) -> Iterator[Outcome]:
+    """The outcome of each cell as it is done.
 
     One job needs no process of its own.
     """

@@ -67,6 +67,7 @@ def tune_on_grid(
     finalists: int = 1,
     jobs: int | None = None,
     on_cell: OnCell | None = None,
+    stack: int | None = None,
 ) -> dict[str, tuple[Experiment, float]]:
     """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
 
@@ -81,7 +82,7 @@ def tune_on_grid(
             experiment.
         finalists: the number of the best short trials that are run again at full length, of which the best is chosen,
             because a setting that is quick at first need not be good in the end. With 1 the best short trial is chosen.
-        jobs, on_cell: as for `sweep`.
+        jobs, on_cell, stack: as for `sweep`.
     """
     settings = combinations(grid)
     if rounds is not None and "train.rounds" in settings[0]:
@@ -115,13 +116,13 @@ def tune_on_grid(
         if on_cell is not None:
             on_cell(cell, result, error)
 
-    scores = _run(trials, jobs, note_error)
+    scores = _run(trials, jobs, note_error, stack)
     finals: Cells = {}
     if finalists > 1:
         for name in experiments:
             ranked = sorted(range(len(settings)), key=lambda number: -scores[name, number])
             finals |= {(name, number): whole[name, number] for number in ranked[:finalists]}
-    final_scores = _run(finals, jobs, note_error)
+    final_scores = _run(finals, jobs, note_error, stack)
     decisive_cells = finals or trials
     for name in experiments:
         decided = [cell.name for (of, _), cell in decisive_cells.items() if of == name]
@@ -148,9 +149,9 @@ def tune_on_grid(
     return tuned
 
 
-def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None) -> dict[tuple[str, int], float]:
+def _run(cells: Cells, jobs: int | None, on_cell: OnCell, stack: int | None) -> dict[tuple[str, int], float]:
     """Run all cells and return the validation accuracy of each after its last round."""
-    sweep(list(cells.values()), jobs, on_cell)
+    sweep(list(cells.values()), jobs, on_cell, stack)
     return {key: last_validation(cell) for key, cell in cells.items()}
 
 

@@ -1,8 +1,10 @@
 """The context of local training: the model, the clients' records and the random choices that a trainer works with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,7 +55,8 @@ class TrainingContext:
         return ready
 
     @cached_property
-    def _labels(self) -> Tensor:
+    def labels(self) -> Tensor:
+        """(n + 1,) the records' labels, on the device."""
         return torch.cat([self.federation.y, self.federation.y.new_zeros(1)]).to(self.device)
 
     @property
@@ -63,7 +66,7 @@ class TrainingContext:
 
     def records(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The records with these indices, (...), as the model takes them, (..., *shape), and their labels, (...)."""
-        labels = self._labels[indices]
+        labels = self.labels[indices]
         if self.inputs is not None:
             # index_select is three times faster here than the same by brackets
             flat = self.inputs.index_select(0, indices.flatten())
@@ -83,18 +86,38 @@ class TrainingContext:
         Returns:
             (steps, B) indices of the federation's records, -1 for filling, and (steps, B, units) dropout masks or None.
         """
-        mine = self.federation.train[client].to(self.device)
-        draw = self.draws.poisson_batches if work.record else self.draws.batches
-        moment = work.moment(round_)
-        size = len(mine) if work.batch_size == ALL_RECORDS else work.batch_size
-        local = draw(moment, client, len(mine), work.epochs, size)[: work.steps]
-        indices = torch.where(local >= 0, mine[local.clamp_min(0)], -1)
+        return self.plans([client], round_, work)[0]
+
+    def plans(self, clients: Sequence[int], round_: int, work: Work) -> list[tuple[Tensor, Tensor | None]]:
+        """What `plan` gives for each of these clients."""
+        moment, filling = work.moment(round_), torch.tensor([-1])
+        # a position of -1 finds the filling behind the client's own records
+        mine = [torch.cat([self.federation.train[client], filling]) for client in clients]
+        records = [len(each) - 1 for each in mine]
+        sizes = records if work.batch_size == ALL_RECORDS else [work.batch_size] * len(mine)
+        draws = self.draws
+        if isinstance(draws, Schedule):
+            draw = draws.poisson_batches if work.record else draws.batches
+            each = zip(clients, records, sizes, strict=True)
+            local = [draw(moment, client, count, work.epochs, size) for client, count, size in each]
+        else:
+            draw_all = draws.poisson_batches if work.record else draws.batches
+            local = draw_all(moment, clients, records, work.epochs, sizes)
+        at_device = torch.cat(mine).to(self.device).split([len(each) for each in mine])
+        indices = [each[positions[: work.steps]] for each, positions in zip(at_device, local, strict=True)]
         shape = getattr(self.model, "mask_shape", None)
         if shape is None:
-            return indices, None
+            return [(each, None) for each in indices]
         keep = float(self.model.keep)  # type: ignore[arg-type]
-        masks = self.draws.dropout_masks(moment, client, (len(indices), indices.shape[1]), tuple(shape), keep)
-        return indices, masks.to(self.dtype)
+        masks = (
+            draws.dropout_masks(moment, client, (len(each), each.shape[1]), tuple(shape), keep)
+            for client, each in zip(clients, indices, strict=True)
+        )
+        return [(each, mask.to(self.dtype)) for each, mask in zip(indices, masks, strict=True)]
+
+    def noise_generators(self, clients: Sequence[int], round_: int, work: Work) -> list[np.random.Generator]:
+        """The generators of these clients' noise under record privacy."""
+        return [self.schedule.generator("record noise", work.moment(round_), client) for client in clients]
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""

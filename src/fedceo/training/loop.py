@@ -72,7 +72,7 @@ class LoopTrainer:
         """A client's trained weights and mean loss over its steps."""
         context = self.context
         batches, masks = context.plan(client, round_, work)
-        noise = RecordNoise(context.schedule, work.moment(round_), [client], context.device, context.dtype)
+        noise = RecordNoise(context.noise_generators([client], round_, work), context.device, context.dtype)
         start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
         start_row = _row(start)
         weights = {name: w.clone() for name, w in start.items()}

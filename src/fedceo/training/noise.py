@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedceo.training.draws import draw_key
 from fedceo.training.per_example import standard_normal
-from fedceo.training.schedule import Schedule
 
 HAS_TRITON = find_spec("triton") is not None  # torch for a CPU, and for some systems, comes without
 
@@ -35,14 +34,12 @@ class RecordNoise:
         keys: (K,) the clients' keys where noise is a function of them, else None.
     """
 
-    def __init__(
-        self, schedule: Schedule, round_: int, clients: Sequence[int], device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.generators = [schedule.generator("record noise", round_, client) for client in clients]
-        self.device, self.dtype = device, dtype
+    def __init__(self, generators: Sequence[np.random.Generator], device: torch.device, dtype: torch.dtype) -> None:
+        """generators: each client's own, as TrainingContext.noise_generators gives them."""
+        self.generators, self.device, self.dtype = generators, device, dtype
         self.keys: Tensor | None = None
         if HAS_TRITON and device.type == "cuda":
-            self.keys = torch.tensor([draw_key(generator) for generator in self.generators], device=device)
+            self.keys = torch.tensor([draw_key(generator) for generator in generators], device=device)
 
     @cached_property
     def pool(self) -> ThreadPoolExecutor | None:

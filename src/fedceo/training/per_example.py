@@ -11,7 +11,7 @@ from fedceo.training.draws import draw_key
 from fedceo.training.system_draws import SystemGenerator
 
 
-def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, Tensor]:
+def clipped_sum(gradients: Weights, present: Tensor, clip: float | Tensor) -> dict[str, Tensor]:
     """The sum over records of gradients scaled to L2 norm at most `clip` over all parameters together.
 
     A gradient that is not finite counts as zero: it must not take the noise of its batch with it.
@@ -25,15 +25,16 @@ def clipped_sum(gradients: Weights, present: Tensor, clip: float) -> dict[str, T
     return {name: torch.einsum("b,b...->...", factors, g) for name, g in finite.items()}
 
 
-def clip_factors(squares: Sequence[Tensor], present: Tensor, clip: float) -> Tensor:
+def clip_factors(squares: Sequence[Tensor], present: Tensor, clip: float | Tensor) -> Tensor:
     """The factors that scale gradients to L2 norm at most `clip`: 0 for filling and for gradients that are not finite.
 
     Args:
         squares: (..., B) squared norms of the gradients' parts, which are summed.
         present: (..., B) 1 for a record, 0 for filling.
+        clip: one for all, or a tensor that broadcasts to (..., B).
     """
     norms = torch.stack(list(squares)).sum(0).sqrt()
-    return torch.where(torch.isfinite(norms), (clip / (norms + 1e-6)).clamp_max(1.0) * present, 0.0)
+    return torch.where(torch.isfinite(norms), ((norms + 1e-6).reciprocal() * clip).clamp_max(1.0) * present, 0.0)
 
 
 def draw_noise(like: Weights, std: float, generator: np.random.Generator) -> dict[str, Tensor]:

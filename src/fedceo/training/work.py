@@ -79,6 +79,12 @@ class Work:
         """Whether a step is w -= eta * gradient and nothing else."""
         return self._sets_only(BARE_FIELDS)
 
+    @property
+    def kind(self) -> "Work":
+        """The same Work without all that differs by client in a cohort's buffers: equal kinds take equal steps."""
+        record = None if self.record is None else RecordPrivacy(0.0, 0.0)
+        return replace(self, epochs=0, batch_size=0, learning_rate=0.0, record=record, steps=None, phase=0)
+
     def _sets_only(self, names: frozenset[str]) -> bool:
         return all(field.name in names or getattr(self, field.name) == field.default for field in fields(self))
 

@@ -1,6 +1,7 @@
 """The whole cohort as one program: every step trains one batch of each of K clients at once.
 
 trainer.py     the rounds: clients that fit in memory together, their steps
+joining.py     which runs may be trained together, as further clients of one cohort
 cohort.py      the buffers of a cohort in training, and its batches
 step.py        a step of SGD on these buffers
 chain.py       models that are a chain of known layers, read off their own code
@@ -25,7 +26,9 @@ of 64 and B of 16, so that few captured steps serve all rounds. "or none": nothi
     Cohort.masks      (S, K, B, units)  dropout masks of 0 and 1 / keep, or none
     Cohort.steps      (K,)              how many steps each client takes
     Cohort.step       (1,)              how many steps were taken
-    Cohort.rate       (1,)              the learning rate
+    Cohort.rates      (K,)              learning rates
+    Cohort.clips      (K,) or none      largest norms of a record's gradient, under record privacy
+    Cohort.stds       (K,) or none      standard deviations of the noise on the sums of clipped gradients
     Cohort.divisors   (K,)              expected batch sizes, which divide noised sums under record privacy
     Cohort.keys       (K,) or none      keys of the noise, where it is a function of them
     Cohort.losses     (K,)              mean losses, summed over steps

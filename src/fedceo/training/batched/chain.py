@@ -44,7 +44,7 @@ class Chain:
 
     blocks: tuple[Block, ...]
     cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
-    clip_factors: Callable[[Sequence[Tensor], Batch, float], Tensor] = clip_factors
+    clip_factors: Callable[[Sequence[Tensor], Batch, Tensor], Tensor] = clip_factors
 
     def fused(self) -> "Chain":
         """The same chain on the kernels of a GPU."""
@@ -58,26 +58,26 @@ class Chain:
         return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
-        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
+        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
         """Write each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
 
         Args:
             weights: name -> (K, ...).
-            clip: largest norm of a record's gradient, or None for the plain mean.
+            clips: (K,) largest norm of a record's gradient, by client, or None for the plain mean.
             out: name -> (K, ...), overwritten.
             only: names of the parameters that train, whole layers; what is written for others means nothing.
 
         Returns:
             (K,) mean loss of each client.
         """
-        losses, passes = self._run(weights, batch, mean=clip is None)
+        losses, passes = self._run(weights, batch, mean=clips is None)
         wanted = [
             each for block, each in zip(self.blocks, passes, strict=True) if only is None or only & {*block.names}
         ]
         factors = None
-        if clip is not None:
-            factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clip)
+        if clips is not None:
+            factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clips)
         for each in wanted:
             each.sum_gradients(factors, out)
         return losses

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
+from fedceo.training.noise import has_kernels
 from fedceo.training.terms import needs_starts
 from fedceo.training.work import Work
 
@@ -44,6 +45,23 @@ class Batch(NamedTuple):
         return self.present / self.counts.clamp_min(1)[:, None]
 
 
+@dataclass(frozen=True)
+class Share:
+    """The clients of one run in a cohort.
+
+    Attributes:
+        work: what they do; all shares of a cohort have works of one kind.
+        starts: name -> (k, ...).
+        plans: each client's batches and masks, as TrainingContext.plan gives them.
+        divisors: each client's expected batch size.
+    """
+
+    work: Work
+    starts: Weights
+    plans: Sequence[tuple[Tensor, Tensor | None]]
+    divisors: Sequence[float]
+
+
 @dataclass
 class Cohort:
     """The buffers that a step reads and writes, in place, so that a step can be captured and replayed.
@@ -72,39 +90,37 @@ class Cohort:
     steps: Tensor
     longest: int
     step: Tensor
-    rate: Tensor
+    rates: Tensor
+    clips: Tensor | None
+    stds: Tensor | None
     divisors: Tensor
     keys: Tensor | None
     losses: Tensor
 
     @staticmethod
     def of(
-        starts: Weights,
+        shares: Sequence["Share"],
         context: TrainingContext,
-        plans: Sequence[tuple[Tensor, Tensor | None]],
-        divisors: Sequence[float],
-        work: Work,
         transposed: frozenset[str] = frozenset(),
         keys: Tensor | None = None,
     ) -> "Cohort":
-        """The buffers at the start of a round.
+        """The buffers at the start of a round, the clients of each share after those of the one before.
 
-        Args:
-            starts: name -> (K, ...).
-            plans: each client's batches and masks, as TrainingContext.plan gives them.
-            divisors: each client's expected batch size.
-            keys: (K,) of the noise, where it is a function of keys.
+        keys: (K,) of the noise, where it is a function of keys.
         """
-        clients, shapes = len(plans), {name: w.shape[1:] for name, w in starts.items()}
+        work, shapes = shares[0].work, {name: w.shape[1:] for name, w in shares[0].starts.items()}
+        plans = [plan for share in shares for plan in share.plans]
         size = sum(map(prod, shapes.values()))
-        weights = torch.zeros(clients, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        weights = torch.zeros(len(plans), -(-size // 4) * 4, dtype=context.dtype, device=context.device)
         for name, view in named_views(weights, shapes, transposed).items():
-            view.copy_(starts[name])
+            for rows, share in zip(view.split([len(share.plans) for share in shares]), shares, strict=True):
+                rows.copy_(share.starts[name])
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
         batches = pad([indices for indices, _ in plans], -1, grain)
         masks = None
         if plans[0][1] is not None:
             masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain)
+        privacy = [share.work.record for share in shares for _ in share.plans if share.work.record]
         return Cohort(
             shapes=shapes,
             transposed=transposed,
@@ -120,10 +136,12 @@ class Cohort:
             steps=torch.tensor([len(indices) for indices, _ in plans], device=context.device),
             longest=max(len(indices) for indices, _ in plans),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
-            rate=weights.new_tensor([work.learning_rate]),
-            divisors=weights.new_tensor(divisors),
+            rates=weights.new_tensor([share.work.learning_rate for share in shares for _ in share.plans]),
+            clips=weights.new_tensor([each.clip for each in privacy]) if privacy else None,
+            stds=weights.new_tensor([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
+            divisors=weights.new_tensor([divisor for share in shares for divisor in share.divisors]),
             keys=keys,
-            losses=weights.new_zeros(clients),
+            losses=weights.new_zeros(len(plans)),
         )
 
     @cached_property
@@ -142,6 +160,10 @@ class Cohort:
             step = int(self.step)
             batches, counts, masks = self.batches[step], self.counts[step], self.masks
             return Batch(*context.records(batches), counts, None if masks is None else masks[step])
+        if has_kernels(context.device, context.dtype) and context.inputs is not None:
+            from fedceo.training.cuda.records import gather
+
+            return gather(self, context.inputs, context.labels)
         x, labels = context.records(self.batches.index_select(0, self.step)[0])
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)

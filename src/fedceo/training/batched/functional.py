@@ -26,14 +26,14 @@ class Functional:
     transposed: frozenset[str] = frozenset()
 
     def gradient(
-        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
+        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
         """See Chain.gradient."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
         x, labels, _, mask = batch
         present, fractions = batch.present, batch.fractions
-        if clip is None:
+        if clips is None:
             return self._mean(weights, fixed, batch, out)
         size = sum(w.numel() * w.element_size() for w in weights.values())  # of one record of each client
         at_once = max(1, self.most_bytes // size)
@@ -43,8 +43,8 @@ class Functional:
         for first in range(0, x.shape[1], at_once):
             here = slice(first, first + at_once)
             masks = None if mask is None else mask[:, here]
-            each = vmap(self._clipped, in_dims=(0, 0 if fixed else None, 0, 0, None if mask is None else 0, 0, None))
-            sums, found = each(dict(weights), fixed, x[:, here], labels[:, here], masks, present[:, here], clip)
+            each = vmap(self._clipped, in_dims=(0, 0 if fixed else None, 0, 0, None if mask is None else 0, 0, 0))
+            sums, found = each(dict(weights), fixed, x[:, here], labels[:, here], masks, present[:, here], clips)
             losses += (found * fractions[:, here]).sum(1)
             for name, total in sums.items():
                 out[name].add_(total)
@@ -63,7 +63,7 @@ class Functional:
         return losses.detach()
 
     def _clipped(
-        self, weights: Weights, fixed: Weights, x: Tensor, y: Tensor, mask: Tensor | None, present: Tensor, clip: float
+        self, weights: Weights, fixed: Weights, x: Tensor, y: Tensor, mask: Tensor | None, present: Tensor, clip: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
         """One client's sum of clipped gradients, and the (B,) losses of its records."""
 

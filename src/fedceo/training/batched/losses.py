@@ -27,6 +27,9 @@ def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Ten
     return losses, dy.mul_(fractions[..., None]) if mean else dy
 
 
-def clip_factors(squares: Sequence[Tensor], batch: Batch, clip: float) -> Tensor:
-    """(K, B) factors of the records' gradients, given the (K, B) squared norms over each block's parameters."""
-    return per_example.clip_factors(squares, batch.present, clip)
+def clip_factors(squares: Sequence[Tensor], batch: Batch, clips: Tensor) -> Tensor:
+    """(K, B) factors of the records' gradients, given the (K, B) squared norms over each block's parameters.
+
+    clips: (K,) largest norm of a record's gradient, by client.
+    """
+    return per_example.clip_factors(squares, batch.present, clips[:, None])

@@ -19,8 +19,8 @@ def take_step(cohort: Cohort, work: Work, noise: Tensor | None) -> None:
     """
     g = cohort.gradients
     if noise is not None:
-        assert work.record is not None
-        noise = noise.mul_(work.record.noise_multiplier * work.record.clip)
+        assert cohort.stds is not None
+        noise = noise.mul_(cohort.stds[:, None])
         parts = torch.split(noise, [prod(shape) for shape in cohort.shapes.values()], 1)
         for view, part in zip(cohort.named_gradients.values(), parts, strict=True):
             view += part.view_as(view)
@@ -36,7 +36,7 @@ def take_step(cohort: Cohort, work: Work, noise: Tensor | None) -> None:
         g.add_(direction, alpha=term.strength(work))
     if cohort.momenta is not None:
         g = cohort.momenta.mul_(work.momentum).add_(g)
-    cohort.weights.addcmul_(g, torch.where(cohort.step < cohort.steps, cohort.rate, 0.0)[:, None], value=-1.0)
+    cohort.weights.addcmul_(g, torch.where(cohort.step < cohort.steps, cohort.rates, 0.0)[:, None], value=-1.0)
     if terms.projects(work):
         assert cohort.starts is not None
         cohort.weights.copy_(terms.project(work, cohort.weights, cohort.starts))

@@ -8,6 +8,7 @@ clients at a time. On a GPU a step is captured once and replayed (cuda/captured.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
-from fedceo.training.batched.cohort import Batch, Cohort
+from fedceo.training.batched.cohort import Batch, Cohort, Share
 from fedceo.training.batched.functional import Functional
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
@@ -37,9 +38,28 @@ class Program(Protocol):
         """Names of weights that should lie transposed in memory."""
 
     def gradient(
-        self, weights: Weights, batch: Batch, clip: float | None, out: Weights, only: frozenset[str] | None = None
+        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
     ) -> Tensor:
         """See Chain.gradient."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A cohort that waits to be trained: the arguments of Trainer.train and the context of their run."""
+
+    context: TrainingContext
+    starts: Weights
+    clients: Sequence[int]
+    round_: int
+    work: Work
+
+    def part(self, first: int, last: int) -> "Call":
+        """The same for the clients from `first` up to, but without, `last`."""
+        return replace(
+            self,
+            starts={name: w[first:last] for name, w in self.starts.items()},
+            clients=self.clients[first:last],
+        )
 
 
 class BatchedTrainer:
@@ -51,24 +71,33 @@ class BatchedTrainer:
         self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        return self.train_together([Call(self.context, starts, clients, round_, work)])[0]
+
+    def train_together(self, calls: Sequence[Call]) -> list[Trained]:
+        """Train the cohorts of one or more runs as one.
+
+        calls: of runs with this trainer's program and records, and works of one kind (see joining.py).
+        """
         self.context.model.train()
-        workers = self._workers
-        turns = max(min(workers, len(clients)), -(-len(clients) * workers // self._clients_at_once(work)))
-        size = -(-len(clients) // turns)
+        sizes = [len(call.clients) for call in calls]
+        clients, workers = sum(sizes), self._workers
+        at_once = min(self._clients_at_once(call.work) for call in calls)
+        turns = max(min(workers, clients), -(-clients * workers // at_once))
+        size = -(-clients // turns)
 
         def part(first: int) -> Trained:
-            some = {name: w[first : first + size] for name, w in starts.items()}
-            return self._train(some, clients[first : first + size], round_, work)
+            return self._train(list(_cut(calls, first, first + size)))
 
-        begins = range(0, len(clients), size)
+        begins = range(0, clients, size)
         if workers == 1:
             parts = [part(first) for first in begins]
         else:
             self.context.make_ready()  # once, not once a thread
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
                 parts = list(pool.map(part, begins))
-        weights = {name: torch.cat([part.weights[name] for part in parts]) for name in starts}
-        return Trained(weights, torch.cat([part.losses for part in parts]))
+        weights = {name: torch.cat([part.weights[name] for part in parts]).split(sizes) for name in calls[0].starts}
+        losses = torch.cat([part.losses for part in parts]).split(sizes)
+        return [Trained({name: w[k] for name, w in weights.items()}, losses[k]) for k in range(len(calls))]
 
     @cached_property
     def _workers(self) -> int:
@@ -90,17 +119,20 @@ class BatchedTrainer:
             return Functional(self.context.model, self._budget // 8)
         return chain.fused() if has_kernels(self.context.device, self.context.dtype) else chain
 
-    def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
-        context = self.context
-        plans = [context.plan(client, round_, work) for client in clients]
-        noise = None
-        if work.record:
-            noise = RecordNoise(context.schedule, work.moment(round_), clients, context.device, context.dtype)
-        divisors = [context.expected_batch(client, work) for client in clients]
-        keys = None if noise is None else noise.keys
-        cohort = Cohort.of(starts, context, plans, divisors, work, self.program.transposed, keys)
+    def _train(self, calls: Sequence[Call]) -> Trained:
+        context, work = self.context, calls[0].work
+        shares, generators = [], []
+        for call in calls:
+            its = call.context
+            divisors = [its.expected_batch(client, call.work) for client in call.clients]
+            plans = its.plans(call.clients, call.round_, call.work)
+            shares.append(Share(call.work, call.starts, plans, divisors))
+            if work.record:
+                generators += its.noise_generators(call.clients, call.round_, call.work)
+        noise = RecordNoise(generators, context.device, context.dtype) if work.record else None
+        cohort = Cohort.of(shares, context, self.program.transposed, None if noise is None else noise.keys)
         program = self.program
-        linear = program if work.is_bare and isinstance(program, Chain) and program.is_linear else None
+        linear = program if isinstance(program, Chain) and program.is_linear and _is_bare(calls) else None
 
         def step(cohort: Cohort, number: int) -> None:
             batch = cohort.batch(context)
@@ -120,10 +152,9 @@ class BatchedTrainer:
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> None:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses."""
-        clip = work.record.clip if work.record else None
 
         def gradients() -> Tensor:
-            return self.program.gradient(cohort.named, batch, clip, cohort.named_gradients, work.only)
+            return self.program.gradient(cohort.named, batch, cohort.clips, cohort.named_gradients, work.only)
 
         if not work.ascent:
             cohort.losses += gradients()
@@ -174,6 +205,20 @@ class BatchedTrainer:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             self.context.model(first.new_zeros(1, *self.context.federation.shape))
         return sum(kept)
+
+
+def _cut(calls: Sequence[Call], first: int, last: int) -> Iterator[Call]:
+    """The calls for the clients from `first` up to, but without, `last`, counted through all calls."""
+    for call in calls:
+        clients = range(len(call.clients))[max(first, 0) : max(last, 0)]
+        if clients:
+            yield call if len(clients) == len(call.clients) else call.part(clients.start, clients.stop)
+        first, last = first - len(call.clients), last - len(call.clients)
+
+
+def _is_bare(calls: Sequence[Call]) -> bool:
+    """Whether every step is w -= eta * gradient with one eta for all."""
+    return calls[0].work.is_bare and len({call.work.learning_rate for call in calls}) == 1
 
 
 @contextmanager

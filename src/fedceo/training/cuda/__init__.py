@@ -3,6 +3,7 @@
 captured.py             steps recorded once as a CUDA graph and replayed
 blocks.py               the blocks of a chain on kernels
 losses.py               cross-entropy and clipping factors on kernels
+records.py              the records of a step, copied by a kernel
 step.py                 a step of SGD with its noise as one kernel
 convolution_kernels.py  the kernels of a convolution
 row_kernels.py          the kernels that go through a batch record by record

@@ -1,7 +1,7 @@
 """Steps recorded once as a CUDA graph and replayed: hundreds of small launches become one."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ class CapturedSteps:
 
     def run(self, cohort: Cohort, work: Work, step: Callable[[Cohort], None]) -> Cohort:
         """Take all steps of a round; returns the cohort after it, which is the one that the graph was recorded on."""
-        # all that a step depends on beside the values in the cohort's tensors; the fields left out are among those
+        # all that a step depends on beside the values in the cohort's tensors
         key = (
-            replace(work, epochs=0, batch_size=0, learning_rate=0.0),
+            work.kind,
             torch.get_float32_matmul_precision(),
             tuple((name, t.shape) for name, t in _tensors(cohort)),
         )

@@ -20,11 +20,11 @@ def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Ten
     return losses.sum(1), dy
 
 
-def clip_factors(squares: Sequence[Tensor], batch: Batch, clip: float) -> Tensor:
+def clip_factors(squares: Sequence[Tensor], batch: Batch, clips: Tensor) -> Tensor:
     """See clip_factors of batched/losses.py."""
     parts = torch.stack(list(squares))
     factors = torch.empty_like(parts[0])
     row_kernels.clip_factors_kernel[(triton.cdiv(factors.numel(), 128),)](
-        parts, batch.counts, factors, factors.numel(), factors.shape[1], clip, PARTS=len(parts), TILE=128
+        parts, batch.counts, clips, factors, factors.numel(), factors.shape[1], PARTS=len(parts), TILE=128
     )
     return factors

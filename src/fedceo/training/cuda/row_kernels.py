@@ -12,6 +12,29 @@ import triton.language as tl
 
 
 @triton.jit
+def gather_kernel(
+    inputs, labels, batches, counts, masks, step, x, y, count, mask, slots, size, units,
+    MASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The step's part of batches, (S, K, B), counts, (S, K), and masks, (S, K, B, units), with inputs and labels."""
+    row, rows = tl.program_id(0), tl.num_programs(0)
+    at = tl.load(step) * rows + row
+    record = tl.load(batches + at)
+    tl.store(y + row, tl.load(labels + record))
+    if row % slots == 0:
+        tl.store(count + row // slots, tl.load(counts + at // slots))
+    for start in range(0, size, TILE):
+        unit = start + tl.arange(0, TILE)
+        value = tl.load(inputs + record * size + unit, mask=unit < size)
+        tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
+    if MASK:
+        for start in range(0, units, TILE):
+            unit = start + tl.arange(0, TILE)
+            value = tl.load(masks + at * units + unit, mask=unit < units)
+            tl.store(mask + row.to(tl.int64) * units + unit, value, mask=unit < units)
+
+
+@triton.jit
 def activate_kernel(
     y, bias, mask, slots, size, bias_row,
     BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr, TILE: tl.constexpr,
@@ -97,7 +120,7 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
 
 
 @triton.jit
-def clip_factors_kernel(squares, counts, factors, records, slots, clip, PARTS: tl.constexpr, TILE: tl.constexpr):
+def clip_factors_kernel(squares, counts, clips, factors, records, slots, PARTS: tl.constexpr, TILE: tl.constexpr):
     """min(1, clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
     record = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.float32)
@@ -106,5 +129,6 @@ def clip_factors_kernel(squares, counts, factors, records, slots, clip, PARTS: t
     norm = tl.sqrt(total)
     real = record % slots < tl.load(counts + record // slots, mask=record < records, other=0)
     use = real & (norm < float("inf"))  # NaN is not less either
+    clip = tl.load(clips + record // slots, mask=record < records, other=0.0)
     factor = tl.minimum(clip / (norm + 1e-6), 1.0)
     tl.store(factors + record, tl.where(use, factor, 0.0), mask=record < records)

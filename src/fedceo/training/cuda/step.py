@@ -27,11 +27,10 @@ def take_step(cohort: Cohort, work: Work) -> None:
         general.take_step(cohort, work, noise)
         return
     clients, row = cohort.weights.shape
-    std = work.record.clip * work.record.noise_multiplier if work.record else 0.0
     step_kernels.take_step_kernel[(clients, triton.cdiv(row, ENTRIES))](
         cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights), cohort.gradients,
-        _or(cohort.keys, cohort.steps), cohort.step, cohort.steps, cohort.rate, cohort.divisors,
-        row, std, work.momentum, work.proximal,
+        _or(cohort.keys, cohort.steps), cohort.step, cohort.steps, cohort.rates, _or(cohort.stds, cohort.rates),
+        cohort.divisors, row, work.momentum, work.proximal,
         NOISY=work.record is not None, MOMENTUM=cohort.momenta is not None, PROXIMAL=work.proximal != 0, num_warps=2,
     )  # fmt: skip
 

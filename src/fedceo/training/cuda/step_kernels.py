@@ -59,7 +59,7 @@ def _move(weights, momenta, starts, gradients, at, inside, noise, rate, divisor,
 
 @triton.jit
 def take_step_kernel(
-    weights, momenta, starts, gradients, keys, step, steps, rate, divisors, size, std, momentum, proximal,
+    weights, momenta, starts, gradients, keys, step, steps, rates, stds, divisors, size, momentum, proximal,
     NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr,
 ):  # fmt: skip
     """w -= rate * (momentum * m + (gradient + std * noise) / divisor + proximal * (w - start)), until steps[k]."""
@@ -72,10 +72,12 @@ def take_step_kernel(
         if NOISY:
             block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
             a, b, c, d = normals(tl.load(keys + client), now.to(tl.int32), block)
-        eta, divisor = tl.load(rate), tl.load(divisors + client)
+        rate, std, divisor = tl.load(rates + client), 0.0, 1.0
+        if NOISY:
+            std, divisor = tl.load(stds + client), tl.load(divisors + client)
         row = client.to(tl.int64) * size
         for quarter in tl.static_range(4):
             noise = a if quarter == 0 else (b if quarter == 1 else (c if quarter == 2 else d))
             i = first + quarter * QUARTER
-            _move(weights, momenta, starts, gradients, row + i, i < size, noise, eta, divisor, std, momentum, proximal,
+            _move(weights, momenta, starts, gradients, row + i, i < size, noise, rate, divisor, std, momentum, proximal,
                   NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
