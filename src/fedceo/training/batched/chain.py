@@ -39,10 +39,12 @@ class Chain:
 
     Attributes:
         blocks: the blocks from input to logits.
+        shape: of a record.
         cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
+    shape: tuple[int, ...]
     cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, Tensor], Tensor] = clip_factors
 
@@ -50,7 +52,12 @@ class Chain:
         """The same chain on the kernels of a GPU."""
         from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(blocks.fuse(self.blocks), losses.cross_entropy, losses.clip_factors)
+        return Chain(blocks.fuse(self.blocks, self.shape), self.shape, losses.cross_entropy, losses.clip_factors)
+
+    def stored(self, inputs: Tensor) -> Tensor:
+        """(n, *shape) records as the first block reads them fastest from memory."""
+        stored = getattr(self.blocks[0], "stored", None)
+        return inputs if stored is None else stored(inputs)
 
     @property
     def transposed(self) -> frozenset[str]:
@@ -120,7 +127,7 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
         graph = fx.symbolic_trace(model).graph
     except Exception as error:  # whatever the model's own code raises when run on symbols
         raise NotAChainError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    chain = Chain(tuple(_blocks(_Steps(list(_steps(model, graph))))))
+    chain = Chain(tuple(_blocks(_Steps(list(_steps(model, graph))))), shape)
     names = [name for block in chain.blocks for name in block.names]
     if sorted(names) != sorted(name for name, p in model.named_parameters() if p.requires_grad):
         raise NotAChainError("not every trained parameter appears once")

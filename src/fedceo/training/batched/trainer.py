@@ -68,6 +68,7 @@ class BatchedTrainer:
     def __init__(self, context: TrainingContext, most_bytes: int | None = None) -> None:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
+        self._reads: dict[str, TrainingContext] = {}
         self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
@@ -119,6 +120,16 @@ class BatchedTrainer:
             return Functional(self.context.model, self._budget // 8)
         return chain.fused() if has_kernels(self.context.device, self.context.dtype) else chain
 
+    def _read(self) -> TrainingContext:
+        """The context with records as the program reads them fastest, which depends on the precision in force."""
+        precision, context = torch.get_float32_matmul_precision(), self.context
+        if precision not in self._reads:
+            stored = context.inputs
+            if stored is not None and isinstance(self.program, Chain):
+                stored = self.program.stored(stored)
+            self._reads[precision] = context if stored is context.inputs else replace(context, ready=stored)
+        return self._reads[precision]
+
     def _train(self, calls: Sequence[Call]) -> Trained:
         context, work = self.context, calls[0].work
         shares, generators = [], []
@@ -134,8 +145,10 @@ class BatchedTrainer:
         program = self.program
         linear = program if isinstance(program, Chain) and program.is_linear and _is_bare(calls) else None
 
+        read = self._read()
+
         def step(cohort: Cohort, number: int) -> None:
-            batch = cohort.batch(context)
+            batch = cohort.batch(read)
             if linear:  # a client that is done has a batch of no records, whose gradient is zero
                 cohort.losses += linear.descend(cohort.named, batch, work.learning_rate)
             else:

@@ -7,10 +7,6 @@ shapes of all arguments are in the table of fedceo.training.batched.
 
 Images, weights and gradients between kernels are float32 or float16; every sum is float32. A gradient in float16 is
 held times a power of two, so that small ones stay in its range, and what is beyond that range is held at its edge.
-
-CHANNELS counts the channels in memory, of which the first REAL are the image's and any others zeros, and ROW the taps
-of a kernel's row as entries of a patch are numbered, of which the first SIDE exist: with few channels, powers of two
-let several be read at once.
 """
 
 # ruff: noqa: N803, SIM102
@@ -21,7 +17,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _fit(value, to):
+def fit(value, to):
     """The float32 value as `to` can hold it: infinities of float16 would become NaN in the next product."""
     if to.dtype.element_ty == tl.float16:
         most: tl.constexpr = 65504.0
@@ -30,7 +26,7 @@ def _fit(value, to):
 
 
 @triton.jit
-def _larger(value, offset, other_value, other_offset):
+def larger(value, offset, other_value, other_offset):
     """The larger of two values with its offset; of equal ones the first, and NaN before any, as torch pools."""
     takes = (other_value > value) | ((other_value != other_value) & (value == value))
     takes = takes | ((other_value == value) & (other_offset < offset))
@@ -50,27 +46,27 @@ def pack_weights_kernel(
     w = tl.load(weight + client * weight_client + (out * (CHANNELS * TAPS))[:, None] + index[None, :], mask=inside)
     row = index % TAPS * CHANNELS + index // TAPS
     to = packed + client * (TAPS * CHANNELS * OUT) + (row * OUT)[:, None] + out[None, :]
-    tl.store(to, _fit(tl.trans(w), packed), mask=tl.trans(inside))
+    tl.store(to, fit(tl.trans(w), packed), mask=tl.trans(inside))
 
 
 @triton.jit
 def forward_kernel(
     x, weight, bias, y, winner, counts, slots, bias_row,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, REAL: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, ROW: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     POOL: tl.constexpr, OFFSETS: tl.constexpr,
     RELU: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, REAL, OUT).
+    """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT).
 
     The POOL^2 values that are pooled, filled up to OFFSETS, a power of two, are rows of one product, so that weights
     are read once for all of them. They are TILE rows apart: with 16 rows to a warp, one thread compares them.
     """
     POSITIONS: tl.constexpr = ROWS * COLUMNS
     SIZE: tl.constexpr = HEIGHT * WIDTH * CHANNELS
-    PARTS: tl.constexpr = (ROW * CHANNELS + TILE_IN - 1) // TILE_IN
+    PARTS: tl.constexpr = (SIDE * CHANNELS + TILE_IN - 1) // TILE_IN
     client = tl.program_id(0)
     count = tl.load(counts + client).to(tl.int32)
     item = tl.arange(0, OFFSETS * TILE)
@@ -84,27 +80,27 @@ def forward_kernel(
     real = (pair_of < count * POSITIONS) & (offset < POOL * POOL)
     within = tl.arange(0, TILE_IN)
     patches = corner[:, None] + within[None, :]
-    weights = weight + client.to(tl.int64) * (SIDE * SIDE * REAL * OUT)
+    weights = weight + client.to(tl.int64) * (SIDE * SIDE * CHANNELS * OUT)
     total = tl.zeros((OFFSETS * TILE, TILE_OUT), tl.float32)
     if tl.program_id(1) * TILE < count * POSITIONS:
         for turn in range(0, SIDE * PARTS):
             down, part = turn // PARTS, turn % PARTS * TILE_IN
-            right, channel = (part + within) // CHANNELS, (part + within) % CHANNELS
+            right = (part + within) // CHANNELS
             there = real[:, None] & (right < SIDE)[None, :]
             if PADDING > 0:
                 r, c = (top + down)[:, None], left[:, None] + right[None, :]
                 there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
             patch = tl.load(images + (down * (WIDTH * CHANNELS) + part) + patches, mask=there, other=0.0)
             w = tl.load(
-                weights + ((down * SIDE + right) * REAL + channel)[:, None] * OUT + out[None, :],
-                mask=((right < SIDE) & (channel < REAL))[:, None] & (out < OUT)[None, :], other=0.0,
+                weights + (down * (SIDE * CHANNELS) + part) * OUT + (within * OUT)[:, None] + out[None, :],
+                mask=(right < SIDE)[:, None] & (out < OUT)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(patch, w, total, input_precision=PRECISION)
     if OFFSETS > POOL * POOL:
         total = tl.where((offset < POOL * POOL)[:, None], total, float("-inf"))
     offsets = tl.broadcast_to(offset[:, None], (OFFSETS * TILE, TILE_OUT))
     best, which = tl.reduce(
-        (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(offsets, (OFFSETS, TILE, TILE_OUT))), 0, _larger
+        (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(offsets, (OFFSETS, TILE, TILE_OUT))), 0, larger
     )
     if BIAS:
         best += tl.load(bias + client * bias_row + out, mask=out < OUT, other=0.0)[None, :]
@@ -114,7 +110,7 @@ def forward_kernel(
     cut = (pair >= count * POSITIONS)[:, None] & inside
     if RELU:
         cut = cut | (best <= 0)
-    tl.store(y + at, _fit(tl.where(cut, 0.0, best), y), mask=inside)
+    tl.store(y + at, fit(tl.where(cut, 0.0, best), y), mask=inside)
     tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
 
 
@@ -136,7 +132,7 @@ def unpool_kernel(
         pooled = record * (ROWS * COLUMNS * OUT) + (row // POOL * COLUMNS + column // POOL) * OUT + at % OUT
         g = tl.load(dy + pooled, mask=at < SIZE)
         won = tl.load(winner + pooled, mask=at < SIZE) == row % POOL * POOL + column % POOL
-        tl.store(dz + record * SIZE + at, _fit(tl.where(won, SCALE * g.to(tl.float32), 0.0), dz), mask=at < SIZE)
+        tl.store(dz + record * SIZE + at, fit(tl.where(won, SCALE * g.to(tl.float32), 0.0), dz), mask=at < SIZE)
 
 
 @triton.jit
@@ -144,7 +140,7 @@ def weight_gradients_kernel(
     x, dz, factors, each, each_bias, squares, counts, slots, group,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, ROW: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BIAS: tl.constexpr, EACH: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
     LANE: tl.constexpr, TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
@@ -154,7 +150,7 @@ def weight_gradients_kernel(
     times HELD, as dz is given; norms are free of it. WEIGHTED multiplies each record's gradient by its factor, in
     float32, and drops it where that is 0.
     """
-    PATCH: tl.constexpr = SIDE * ROW * CHANNELS
+    PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
     LINES: tl.constexpr = TILE // LANE
     STEPS: tl.constexpr = (ROWS + LINES - 1) // LINES
     groups = tl.cdiv(slots, group)
@@ -163,9 +159,9 @@ def weight_gradients_kernel(
     last = tl.minimum(first + group, tl.load(counts + client).to(tl.int32))
     entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
-    down, right = entry // (CHANNELS * ROW), entry // CHANNELS % ROW
-    shift = down * (WIDTH * CHANNELS) + entry % (CHANNELS * ROW)
-    inner = (entry < PATCH) & (right < SIDE)
+    down, right = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE
+    shift = down * (WIDTH * CHANNELS) + entry % (CHANNELS * SIDE)
+    inner = entry < PATCH
     place = entry[:, None] * OUT + out[None, :]
     inside = inner[:, None] & (out < OUT)[None, :]
     part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
@@ -217,7 +213,7 @@ def weight_gradients_kernel(
 def _store(each, each_bias, which, total, total_bias, place, out, inside,
            PATCH: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """Write one tile of a gradient, and the bias's with the first; returns the squared norm of what was written."""
-    held = _fit(total, each)
+    held = fit(total, each)
     tl.store(each + which * (PATCH * OUT) + place, held, mask=inside)
     held = held.to(tl.float32)
     square = tl.sum(tl.sum(held * held, 1), 0)  # beyond the edges there are zeros
@@ -270,17 +266,17 @@ def input_gradients_kernel(
                 mask=(part + within < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION)
-    tl.store(dx + at, _fit(total, dx), mask=inside)
+    tl.store(dx + at, fit(total, dx), mask=inside)
 
 
 @triton.jit
 def weighted_sum_kernel(
     each, factors, out, counts, slots, group, out_client,
-    CHANNELS: tl.constexpr, REAL: tl.constexpr, OUT: tl.constexpr, SIDE: tl.constexpr, ROW: tl.constexpr,
-    WEIGHTED: tl.constexpr, HELD: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr,
+    TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """out[k] = sum over groups of factor * each / HELD, from (SIDE, ROW, CHANNELS, OUT) to (OUT, REAL, SIDE, SIDE)."""
-    SIZE: tl.constexpr = SIDE * ROW * CHANNELS * OUT
+    """out[k] = sum over groups of factor * each / HELD, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
+    SIZE: tl.constexpr = TAPS * CHANNELS * OUT
     client = tl.program_id(0)
     index = tl.program_id(1) * TILE + tl.arange(0, TILE)
     groups = tl.cdiv(slots, group)
@@ -296,8 +292,5 @@ def weighted_sum_kernel(
             gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is NaN
         total += tl.sum(gradient, 0)
     entry = index // OUT
-    right, channel = entry // CHANNELS % ROW, entry % CHANNELS
-    tap = entry // (CHANNELS * ROW) * SIDE + right
-    to = (index % OUT * REAL + channel) * (SIDE * SIDE) + tap
-    inside = (index < SIZE) & (right < SIDE) & (channel < REAL)
-    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=inside)
+    to = (index % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
+    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=index < SIZE)
