@@ -1,6 +1,6 @@
 """The batch on a GPU, with its kernels, captured steps and draws of its own, against the loop there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 
@@ -143,10 +143,30 @@ class Deep(nn.Module):
         return self.out(nn.functional.max_pool2d(self.three(x), 2).relu().flatten(1))
 
 
+MODELS = pytest.mark.parametrize(
+    "make_model", [lambda: make("lenet5"), Strided, Deep], ids=["lenet5", "strided", "deep"]
+)
+PRECISIONS = pytest.mark.parametrize("precision", ["highest", "high"])
+
+
+@pytest.fixture
+def multiply_in() -> Iterator[Callable[[str], None]]:
+    """Sets the precision of products for one test."""
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision("highest")
+
+
+@PRECISIONS
 @pytest.mark.parametrize("clip", [None, 0.05])
-@pytest.mark.parametrize("make_model", [lambda: make("lenet5"), Strided, Deep], ids=["lenet5", "strided", "deep"])
-def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Module], clip: float | None) -> None:
-    """Each parameter's to six digits, but for batches in which a near tie fell the other way: not more than half."""
+@MODELS
+def test_kernels_give_the_gradients_of_float64(
+    make_model: Callable[[], nn.Module], clip: float | None, precision: str, multiply_in: Callable[[str], None]
+) -> None:
+    """Each parameter's to six digits, but for batches in which a near tie fell the other way: not more than half.
+
+    With ten bits near ties are in every batch, and each moves the gradient to a neighbour that is as good.
+    """
+    multiply_in(precision)
     model = make_model().cuda()
     chain = read_chain(model, (3, 32, 32))
     counts = torch.tensor([6, 4, 0]).cuda()
@@ -162,10 +182,47 @@ def test_kernels_give_the_gradients_of_float64(make_model: Callable[[], nn.Modul
         losses = chain.fused().gradient(weights, Batch(x, y, counts), clips, out)
         twin = {name: w.double() for name, w in weights.items()}
         expected = chain.gradient(twin, Batch(x.double(), y, counts), exact_clips, exact)
-        assert torch.allclose(losses, expected.float(), atol=1e-5)
+        assert torch.allclose(losses, expected.float(), atol=1e-5 if precision == "highest" else 3e-3)
         worst.append(max(float((out[n] - exact[n]).norm() / exact[n].norm()) for n in out))
         assert all(bool((g[2] == 0).all()) for g in out.values()), "no record, no gradient"
-    assert sorted(worst)[3] < 1e-5, worst
+    assert sorted(worst)[3] < (1e-5 if precision == "highest" else 0.05), worst
+
+
+@PRECISIONS
+@MODELS
+def test_no_record_moves_more_than_the_clip(
+    make_model: Callable[[], nn.Module], precision: str, multiply_in: Callable[[str], None]
+) -> None:
+    """Of the gradient that is summed, rounded as it is, not of the one that was meant; scales from tiny to huge."""
+    multiply_in(precision)
+    model = make_model().cuda()
+    chain = read_chain(model, (3, 32, 32)).fused()
+    clips = torch.tensor([1e-3, 0.05, 1.0]).cuda()
+    for seed, size in enumerate((1e-2, 1.0, 30.0, 1e3)):
+        torch.manual_seed(seed)
+        weights = {n: w + 0.05 * torch.randn(3, *w.shape).cuda() for n, w in parameters_of(model).items()}
+        x, y = size * torch.randn(3, 16, 3, 32, 32).cuda(), torch.randint(5, (3, 16)).cuda()
+        batch = Batch(x, y, torch.ones(3, dtype=torch.int64).cuda())
+        out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
+        chain.gradient(weights, batch, clips, out)
+        norms = torch.cat([g.flatten(1) for g in out.values()], 1).double().norm(dim=1)
+        assert (norms <= clips).all(), (norms / clips).tolist()
+
+
+@PRECISIONS
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_a_layer_that_is_left_as_a_product_takes_the_same_step(
+    record: RecordPrivacy | None, precision: str, multiply_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against gradients written down, with the same noise, momentum and proximal term."""
+    multiply_in(precision)
+    model = make("mlp")
+    here, begin = context(model), starts(model, 3)
+    work = Work(2, 32, 0.02, momentum=0.5, record=record, proximal=0.1)
+    left = BatchedTrainer(here).train(begin, [0, 2, 3], 1, work).weights
+    monkeypatch.setattr(Cohort, "is_aligned", False)
+    written = BatchedTrainer(here).train(begin, [0, 2, 3], 1, work).weights
+    assert apart(written, left, begin) < (1e-5 if precision == "highest" else 3e-3)
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
@@ -241,8 +298,8 @@ def test_noise_is_philox_and_box_muller() -> None:
     for step in (0, 7):
         drawn = noise.draw(step, 5000).cpu()
         for k, entry in ((0, 0), (1, 0), (0, 300), (1, 700), (0, 999), (1, 1024), (0, 4321)):
-            part, lane = divmod(entry % 1024, 256)
-            words = philox(int(noise.keys[k]), entry // 1024 * 256 + lane, step)
+            block, part = divmod(entry, 4)
+            words = philox(int(noise.keys[k]), block, step)
             u, v = ((words[part // 2 * 2] + 0.5) / 2**32, words[part // 2 * 2 + 1] / 2**32)
             expected = np.sqrt(-2 * np.log(u)) * (np.sin if part % 2 else np.cos)(2 * np.pi * v)
             assert float(drawn[k, entry]) == pytest.approx(expected, abs=1e-5)

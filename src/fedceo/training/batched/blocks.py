@@ -10,7 +10,7 @@ convolution's is a sum of such products over positions; it is formed unless inne
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,14 @@ class Block(Protocol):
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> Pass:
         """Run on x, (K, B, ...), the output of the block before; weights: name -> (K, ...)."""
+
+
+@runtime_checkable
+class Stores(Protocol):
+    """A first block that reads records faster in an order and precision of its own."""
+
+    def stored(self, inputs: Tensor) -> Tensor:
+        """(n, *shape) records as it reads them fastest."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass
+from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass, Stores
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.losses import clip_factors, cross_entropy
+from fedceo.training.batched.products import AsProduct, Product
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
@@ -56,8 +57,8 @@ class Chain:
 
     def stored(self, inputs: Tensor) -> Tensor:
         """(n, *shape) records as the first block reads them fastest from memory."""
-        stored = getattr(self.blocks[0], "stored", None)
-        return inputs if stored is None else stored(inputs)
+        first = self.blocks[0]
+        return first.stored(inputs) if isinstance(first, Stores) else inputs
 
     @property
     def transposed(self) -> frozenset[str]:
@@ -65,7 +66,13 @@ class Chain:
         return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
-        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
+        self,
+        weights: Weights,
+        batch: Batch,
+        clips: Tensor | None,
+        out: Weights,
+        only: frozenset[str] | None = None,
+        products: list[Product] | None = None,
     ) -> Tensor:
         """Write each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
 
@@ -74,6 +81,7 @@ class Chain:
             clips: (K,) largest norm of a record's gradient, by client, or None for the plain mean.
             out: name -> (K, ...), overwritten.
             only: names of the parameters that train, whole layers; what is written for others means nothing.
+            products: a list that takes in gradients that can be left as products, which are then not written.
 
         Returns:
             (K,) mean loss of each client.
@@ -86,7 +94,10 @@ class Chain:
         if clips is not None:
             factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clips)
         for each in wanted:
-            each.sum_gradients(factors, out)
+            if products is not None and isinstance(each, AsProduct):
+                products.append(each.product(factors, batch.counts))
+            else:
+                each.sum_gradients(factors, out)
         return losses
 
     @property

@@ -154,6 +154,12 @@ class Cohort:
         """name -> (K, ...), views of `gradients`."""
         return named_views(self.gradients, self.shapes, self.transposed)
 
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether every parameter, and every row of a matrix, begins at a multiple of 4 entries of its client's row."""
+        *before, _ = (prod(shape) for shape in self.shapes.values())
+        return all(size % 4 == 0 for size in before) and all(s[1] % 4 == 0 for s in self.shapes.values() if len(s) == 2)
+
     def batch(self, context: TrainingContext) -> Batch:
         """The batch of the step to take."""
         if self.step.is_cpu:  # asking which step it is costs nothing here, and views no copies

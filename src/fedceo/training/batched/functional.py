@@ -9,6 +9,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.products import Product
 from fedceo.training.per_example import clipped_sum
 
 
@@ -26,9 +27,15 @@ class Functional:
     transposed: frozenset[str] = frozenset()
 
     def gradient(
-        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
+        self,
+        weights: Weights,
+        batch: Batch,
+        clips: Tensor | None,
+        out: Weights,
+        only: frozenset[str] | None = None,
+        products: list[Product] | None = None,
     ) -> Tensor:
-        """See Chain.gradient."""
+        """See Chain.gradient; nothing is left as a product."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
         x, labels, _, mask = batch

@@ -20,6 +20,7 @@ from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort, Share
 from fedceo.training.batched.functional import Functional
+from fedceo.training.batched.products import Product
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
@@ -38,7 +39,13 @@ class Program(Protocol):
         """Names of weights that should lie transposed in memory."""
 
     def gradient(
-        self, weights: Weights, batch: Batch, clips: Tensor | None, out: Weights, only: frozenset[str] | None = None
+        self,
+        weights: Weights,
+        batch: Batch,
+        clips: Tensor | None,
+        out: Weights,
+        only: frozenset[str] | None = None,
+        products: list[Product] | None = None,
     ) -> Tensor:
         """See Chain.gradient."""
 
@@ -152,8 +159,8 @@ class BatchedTrainer:
             if linear:  # a client that is done has a batch of no records, whose gradient is zero
                 cohort.losses += linear.descend(cohort.named, batch, work.learning_rate)
             else:
-                self._write_gradients(cohort, batch, work)
-                self._take_step(cohort, work, noise, number)
+                products = self._write_gradients(cohort, batch, work)
+                self._take_step(cohort, work, noise, number, products)
             cohort.step += 1
 
         if self.captured:
@@ -163,28 +170,42 @@ class BatchedTrainer:
                 step(cohort, number)
         return Trained(cohort.result(), cohort.losses / cohort.steps)
 
-    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> None:
-        """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses."""
+    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> list[Product]:
+        """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
+
+        Returns those that the step to come shall multiply out.
+        """
+        products: list[Product] = []
+        left = self._fused and work.is_plain and cohort.is_aligned
 
         def gradients() -> Tensor:
-            return self.program.gradient(cohort.named, batch, cohort.clips, cohort.named_gradients, work.only)
+            return self.program.gradient(
+                cohort.named, batch, cohort.clips, cohort.named_gradients, work.only, products if left else None
+            )
 
         if not work.ascent:
             cohort.losses += gradients()
-            return
+            return products
         if work.record is None:
             gradients()
         before = ascend(cohort, work)
         cohort.losses += gradients()
         cohort.weights.copy_(before)
+        return products
 
-    def _take_step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int) -> None:
-        if has_kernels(self.context.device, self.context.dtype):
+    def _take_step(
+        self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int, products: Sequence[Product]
+    ) -> None:
+        if self._fused:
             from fedceo.training.cuda import step
 
-            step.take_step(cohort, work)  # its noise is a function of the cohort's keys and step
+            step.take_step(cohort, work, products)  # its noise is a function of the cohort's keys and step
         else:
             take_step(cohort, work, noise.draw(number, cohort.size) if noise else None)
+
+    @property
+    def _fused(self) -> bool:
+        return has_kernels(self.context.device, self.context.dtype)
 
     @cached_property
     def _budget(self) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, Linear, Pass
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.products import Product
 from fedceo.training.cuda import row_kernels
 from fedceo.training.cuda.convolution import FusedConvPass, kept_in
 from fedceo.training.cuda.first_convolution import FirstConvPass, as_blocks, fits
@@ -33,7 +34,11 @@ def fuse(blocks: Sequence[Block], shape: tuple[int, ...]) -> tuple[Block, ...]:
         assert isinstance(block, Conv)
         square = all(one == other for one, other in (block.stride, block.padding, block.side))
         small = block.pool**2 <= MOST_POOLED
-        return FusedConv(block, shape if first else None) if square and small and (first or block.stride[0] == 1) else block
+        return (
+            FusedConv(block, shape if first else None)
+            if square and small and (first or block.stride[0] == 1)
+            else block
+        )
 
     found = [fused(block, first=i == 0) for i, block in enumerate(blocks)]
     for i, (before, after) in enumerate(pairwise(found)):
@@ -123,6 +128,9 @@ class FusedLinearPass:
 
     def squared_norms(self) -> Tensor:
         return self.squares
+
+    def product(self, factors: Tensor | None, counts: Tensor) -> Product:
+        return Product(self.block.weight, self.block.bias, self.g, self.x, factors, counts)
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         clients, slots, size = self.y.shape

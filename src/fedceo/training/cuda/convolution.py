@@ -25,7 +25,7 @@ SMALL = 2**14
 UNPOOL = {"TILE": 1024, "num_warps": 4}
 SCALE = 64.0
 """What a gradient in float16 is multiplied by: records' gradients with respect to activations are mostly below 1."""
-PROGRAMS = 1024
+PROGRAMS = 2048
 """Programs that keep a GPU busy: each takes as many records as leave so many."""
 
 
@@ -200,7 +200,8 @@ def form_gradients(
     """
     (clients, slots, height, width, channels), (rows, columns, out) = x.shape, dz.shape[2:]
     patch = sizes["SIDE"] ** 2 * channels
-    parts = triton.cdiv(patch, tiles["TILE_IN"]), triton.cdiv(out, tile_of(out))
+    tiles = {"TILE_OUT": tile_of(out)} | tiles
+    parts = triton.cdiv(patch, tiles["TILE_IN"]), triton.cdiv(out, tiles["TILE_OUT"])
     group = min(slots, max(1, clients * slots * prod(parts) // PROGRAMS))
     programs = clients * triton.cdiv(slots, group)
     kept, count = (x.dtype, clients * slots) if each else (torch.float32, programs)
@@ -214,7 +215,7 @@ def form_gradients(
     convolution_kernels.weight_gradients_kernel[(programs, *parts)](
         x, dz, squares if factors is None else factors, found, biases, squares, counts, slots, group,
         **sizes, **tiles | {"TILE": tile}, HEIGHT=height, WIDTH=width, CHANNELS=channels, ROWS=rows, COLUMNS=columns,
-        LANE=lane, OUT=out, TILE_OUT=tile_of(out), BIAS=bias, EACH=each, WEIGHTED=factors is not None, HELD=held,
+        LANE=lane, OUT=out, BIAS=bias, EACH=each, WEIGHTED=factors is not None, HELD=held,
         PRECISION="tf32x3",
     )  # fmt: skip
     return Formed(found, biases, squares, 1 if each else group, held)

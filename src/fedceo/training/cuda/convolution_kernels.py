@@ -9,7 +9,7 @@ Images, weights and gradients between kernels are float32 or float16; every sum 
 held times a power of two, so that small ones stay in its range, and what is beyond that range is held at its edge.
 """
 
-# ruff: noqa: N803, SIM102
+# ruff: noqa: N803, SIM102, SIM300
 # mypy: ignore-errors
 
 import triton
@@ -17,12 +17,12 @@ import triton.language as tl
 
 
 @triton.jit
-def fit(value, to):
-    """The float32 value as `to` can hold it: infinities of float16 would become NaN in the next product."""
-    if to.dtype.element_ty == tl.float16:
+def fit(value, KIND: tl.constexpr):
+    """The float32 value in this precision: infinities of float16 would become NaN in the next product."""
+    if KIND == tl.float16:
         most: tl.constexpr = 65504.0
         value = tl.where(value > most, most, tl.where(value < -most, -most, value))  # NaN stays
-    return value.to(to.dtype.element_ty)
+    return value.to(KIND)
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def pack_weights_kernel(
     w = tl.load(weight + client * weight_client + (out * (CHANNELS * TAPS))[:, None] + index[None, :], mask=inside)
     row = index % TAPS * CHANNELS + index // TAPS
     to = packed + client * (TAPS * CHANNELS * OUT) + (row * OUT)[:, None] + out[None, :]
-    tl.store(to, fit(tl.trans(w), packed), mask=tl.trans(inside))
+    tl.store(to, fit(tl.trans(w), packed.dtype.element_ty), mask=tl.trans(inside))
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def forward_kernel(
     cut = (pair >= count * POSITIONS)[:, None] & inside
     if RELU:
         cut = cut | (best <= 0)
-    tl.store(y + at, fit(tl.where(cut, 0.0, best), y), mask=inside)
+    tl.store(y + at, fit(tl.where(cut, 0.0, best), y.dtype.element_ty), mask=inside)
     tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
 
 
@@ -132,7 +132,8 @@ def unpool_kernel(
         pooled = record * (ROWS * COLUMNS * OUT) + (row // POOL * COLUMNS + column // POOL) * OUT + at % OUT
         g = tl.load(dy + pooled, mask=at < SIZE)
         won = tl.load(winner + pooled, mask=at < SIZE) == row % POOL * POOL + column % POOL
-        tl.store(dz + record * SIZE + at, fit(tl.where(won, SCALE * g.to(tl.float32), 0.0), dz), mask=at < SIZE)
+        g = tl.where(won, SCALE * g.to(tl.float32), 0.0)
+        tl.store(dz + record * SIZE + at, fit(g, dz.dtype.element_ty), mask=at < SIZE)
 
 
 @triton.jit
@@ -213,7 +214,7 @@ def weight_gradients_kernel(
 def _store(each, each_bias, which, total, total_bias, place, out, inside,
            PATCH: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """Write one tile of a gradient, and the bias's with the first; returns the squared norm of what was written."""
-    held = fit(total, each)
+    held = fit(total, each.dtype.element_ty)
     tl.store(each + which * (PATCH * OUT) + place, held, mask=inside)
     held = held.to(tl.float32)
     square = tl.sum(tl.sum(held * held, 1), 0)  # beyond the edges there are zeros
@@ -266,7 +267,7 @@ def input_gradients_kernel(
                 mask=(part + within < OUT)[:, None] & (channel < CHANNELS)[None, :], other=0.0,
             )  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION)
-    tl.store(dx + at, fit(total, dx), mask=inside)
+    tl.store(dx + at, fit(total, dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -19,8 +19,8 @@ from fedceo.training.cuda.convolution import Formed, add_up, form_gradients, hel
 
 BLOCK = 16
 """Channels of a block: four pixels of at most four."""
-FORWARD = {"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 2}
-GRADIENTS = {"TILE": 64, "TILE_IN": 64, "num_warps": 4, "num_stages": 2}
+FORWARD = {"TILE": 128, "TILE_IN": 16, "num_warps": 4, "num_stages": 3}
+GRADIENTS = {"TILE": 128, "TILE_IN": 64, "TILE_OUT": 128, "num_warps": 4, "num_stages": 2}
 AT_ONCE = 2**13
 """Images that are cut at a time."""
 

@@ -32,7 +32,7 @@ def spread_weights_kernel(
     there = (index < SIZE) & (pixel < 4) & (down >= 0) & (down < SIDE) & (right >= 0) & (right < SIDE)
     at = ((out * REAL + channel) * SIDE + down) * SIDE + right
     w = tl.load(weight + client * weight_client + at, mask=there, other=0.0)
-    tl.store(spread + client * SIZE + index, fit(w, spread), mask=index < SIZE)
+    tl.store(spread + client * SIZE + index, fit(w, spread.dtype.element_ty), mask=index < SIZE)
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def first_forward_kernel(
     cut = (pair >= count * POSITIONS)[:, None] & inside
     if RELU:
         cut = cut | (best <= 0)
-    tl.store(y + at, fit(tl.where(cut, 0.0, best), y), mask=inside)
+    tl.store(y + at, fit(tl.where(cut, 0.0, best), y.dtype.element_ty), mask=inside)
     tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
 
 
@@ -102,7 +102,7 @@ def first_unpool_kernel(
         pooled = record * (POSITIONS * OUT) + at // (4 * OUT) * OUT + at % OUT
         g = SCALE * tl.load(dy + pooled, mask=at < SIZE).to(tl.float32)
         won = tl.load(winner + pooled, mask=at < SIZE) == at // OUT % 4
-        tl.store(dz + record * SIZE + at, fit(tl.where(won, g, 0.0), dz), mask=at < SIZE)
+        tl.store(dz + record * SIZE + at, fit(tl.where(won, g, 0.0), dz.dtype.element_ty), mask=at < SIZE)
 
 
 @triton.jit
@@ -130,7 +130,7 @@ def fold_kernel(
                 entry = block * BLOCK + (down % 2 * 2 + right % 2) * REAL + channel
                 at = (entry * 4 + offset) * OUT + out
                 total += tl.load(gradients + at, mask=index < SIZE, other=0.0).to(tl.float32)
-            held = fit(total, folded)
+            held = fit(total, folded.dtype.element_ty)
             tl.store(folded + which * SIZE + index, held, mask=index < SIZE)
             held = held.to(tl.float32)
             square += held * held

@@ -8,6 +8,10 @@ from torch import Tensor
 
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.cuda import row_kernels
+from fedceo.training.cuda.convolution import kept_in
+
+ROUNDING = {torch.float32: 2.0**-20, torch.float16: 2.0**-9}
+"""The part by which a linear layer's gradient may be longer than its norm says, by the precision of products."""
 
 
 def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:
@@ -25,6 +29,7 @@ def clip_factors(squares: Sequence[Tensor], batch: Batch, clips: Tensor) -> Tens
     parts = torch.stack(list(squares))
     factors = torch.empty_like(parts[0])
     row_kernels.clip_factors_kernel[(triton.cdiv(factors.numel(), 128),)](
-        parts, batch.counts, clips, factors, factors.numel(), factors.shape[1], PARTS=len(parts), TILE=128
-    )
+        parts, batch.counts, clips, factors, factors.numel(), factors.shape[1], PARTS=len(parts), TILE=128,
+        MARGIN=1 + ROUNDING[kept_in()],
+    )  # fmt: skip
     return factors

@@ -120,13 +120,19 @@ def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEA
 
 
 @triton.jit
-def clip_factors_kernel(squares, counts, clips, factors, records, slots, PARTS: tl.constexpr, TILE: tl.constexpr):
-    """min(1, clip / norm) of each record, whose squared norm is a sum of PARTS; 0 for filling, NaN and infinity."""
+def clip_factors_kernel(
+    squares, counts, clips, factors, records, slots,
+    PARTS: tl.constexpr, MARGIN: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """min(1, clip / (MARGIN * norm)) of each record, whose squared norm is a sum of PARTS.
+
+    It is 0 for filling, and for norms that are NaN or infinite.
+    """
     record = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.float32)
     for part in tl.static_range(PARTS):
         total += tl.load(squares + part * records + record, mask=record < records, other=0.0)
-    norm = tl.sqrt(total)
+    norm = MARGIN * tl.sqrt(total)
     real = record % slots < tl.load(counts + record // slots, mask=record < records, other=0)
     use = real & (norm < float("inf"))  # NaN is not less either
     clip = tl.load(clips + record // slots, mask=record < records, other=0.0)

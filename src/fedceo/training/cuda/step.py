@@ -1,4 +1,8 @@
-"""A step of SGD on a GPU: one kernel that draws its noise on the way, where it knows all that the Work asks for."""
+"""A step of SGD on a GPU: kernels that draw its noise on the way, where they know all that the Work asks for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import torch
 import triton
@@ -6,11 +10,13 @@ from torch import Tensor
 
 from fedceo.training.batched import step as general
 from fedceo.training.batched.cohort import Cohort
+from fedceo.training.batched.products import Product
 from fedceo.training.cuda import step_kernels
+from fedceo.training.cuda.convolution import held_times, kept_in
 from fedceo.training.work import Work
 
-ENTRIES = 4 * step_kernels.QUARTER.value
-"""Entries of a row that one program takes."""
+ENTRIES = step_kernels.ENTRIES.value
+LINEAR = {"TILE": 32, "TILE_IN": 64, "TILE_OUT": 64, "num_warps": 4, "num_stages": 2}
 
 
 def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
@@ -20,19 +26,66 @@ def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
     return out
 
 
-def take_step(cohort: Cohort, work: Work) -> None:
-    """See take_step of batched/step.py, which takes the steps that the kernel does not know, with the same noise."""
+def take_step(cohort: Cohort, work: Work, products: Sequence[Product] = ()) -> None:
+    """See take_step of batched/step.py, which takes the steps that the kernels do not know, with the same noise.
+
+    products: gradients of linear layers that `gradients` does not hold, each layer's for one kernel.
+    """
     if not work.is_plain:
         noise = None if cohort.keys is None else fill_noise(cohort.keys, cohort.step, cohort.size)
         general.take_step(cohort, work, noise)
         return
     clients, row = cohort.weights.shape
-    step_kernels.take_step_kernel[(clients, triton.cdiv(row, ENTRIES))](
-        cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights), cohort.gradients,
-        _or(cohort.keys, cohort.steps), cohort.step, cohort.steps, cohort.rates, _or(cohort.stds, cohort.rates),
-        cohort.divisors, row, work.momentum, work.proximal,
-        NOISY=work.record is not None, MOMENTUM=cohort.momenta is not None, PROXIMAL=work.proximal != 0, num_warps=2,
-    )  # fmt: skip
+    buffers = (cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights))
+    rates = (cohort.step, cohort.steps, cohort.rates, _or(cohort.stds, cohort.rates), cohort.divisors, row)
+    keys = _or(cohort.keys, cohort.steps)
+    flags = {"NOISY": work.record is not None, "MOMENTUM": work.momentum != 0, "PROXIMAL": work.proximal != 0}
+    places = places_of(cohort)
+    for product in products:
+        (_, slots, out), inputs = product.g.shape, product.x.shape[2]
+        half = kept_in() == torch.float16
+        grid = (clients, triton.cdiv(out, LINEAR["TILE_OUT"]), triton.cdiv(inputs, LINEAR["TILE_IN"]))
+        step_kernels.linear_step_kernel[grid](
+            product.g, product.x, _or(product.factors, product.g), product.counts, slots, *buffers, keys, *rates,
+            places[product.weight].first, places[product.bias].first if product.bias else 0,
+            work.momentum, work.proximal, INPUTS=inputs, OUT=out, BIAS=product.bias is not None,
+            WEIGHTED=product.factors is not None, HALF=half, HELD=held_times(kept_in()), **flags, **LINEAR,
+        )  # fmt: skip
+    done = {name for product in products for name in product.names}
+    for first, last in _rest(places, done):
+        step_kernels.take_step_kernel[(clients, triton.cdiv(last - first, ENTRIES))](
+            *buffers, cohort.gradients, keys, *rates, first, last, work.momentum, work.proximal, **flags, num_warps=4
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """The entries of a row that hold a parameter."""
+
+    first: int
+    last: int
+
+
+def places_of(cohort: Cohort) -> dict[str, Place]:
+    """The place of every parameter in a row."""
+    places, first = {}, 0
+    for name, shape in cohort.shapes.items():
+        places[name] = Place(first, first + prod(shape))
+        first += prod(shape)
+    return places
+
+
+def _rest(places: dict[str, Place], done: set[str]) -> Iterator[tuple[int, int]]:
+    """The ranges of a row between parameters that are done."""
+    begin = None
+    for name, place in places.items():
+        if name in done and begin is not None:
+            yield begin, place.first
+            begin = None
+        elif name not in done and begin is None:
+            begin = place.first
+    if begin is not None:
+        yield begin, max(place.last for place in places.values())
 
 
 def _or(tensor: Tensor | None, unread: Tensor) -> Tensor:

@@ -1,22 +1,24 @@
-"""Triton kernels in float32: a step of SGD with its noise.
+"""Triton kernels: a step of SGD with its noise, for a range of a client's row or for a linear layer.
 
-Noise is a function of (key, step, entry): Philox 4x32 with the client's 64-bit key and (block of entries, step) as
-counter, turned into Gaussians by Box-Muller. The step that draws it and `fill_noise_kernel` agree on every number.
+Noise is a function of (key, step, entry): Philox 4x32 with the client's 64-bit key and (entry // 4, step) as counter,
+turned into four Gaussians by Box-Muller. Every kernel that draws it agrees with `fill_noise_kernel` on every number.
 """
 
-# ruff: noqa: N803
+# ruff: noqa: N803, SIM102
 # mypy: ignore-errors
 
 import triton
 import triton.language as tl
 
-QUARTER = tl.constexpr(256)
-"""Entries of a program that take the same one of Philox's four outputs."""
+from fedceo.training.cuda.convolution_kernels import fit
+
+ENTRIES = tl.constexpr(1024)
+"""Entries of a row that one program takes."""
 
 
 @triton.jit
 def normals(key, step, block):
-    """Four vectors of independent standard normals for a vector of blocks."""
+    """Standard normals of four entries to each of (..., n) blocks: (..., n, 2, 2)."""
     zero = block * 0
     a, b, c, d = tl.philox(key, block, zero + step, zero, zero)
     scale: tl.constexpr = 2.3283064365386963e-10  # 2^-32; half a unit more keeps the logarithm finite
@@ -24,29 +26,25 @@ def normals(key, step, block):
     one = tl.sqrt(-2.0 * tl.log((a.to(tl.float32) + 0.5) * scale))
     two = tl.sqrt(-2.0 * tl.log((c.to(tl.float32) + 0.5) * scale))
     first, second = b.to(tl.float32) * scale * turn, d.to(tl.float32) * scale * turn
-    return one * tl.cos(first), one * tl.sin(first), two * tl.cos(second), two * tl.sin(second)
+    evens = tl.join(one * tl.cos(first), two * tl.cos(second))
+    return tl.join(evens, tl.join(one * tl.sin(first), two * tl.sin(second)))
 
 
 @triton.jit
 def fill_noise_kernel(out, keys, step, size):
     """out[k, i] = the standard normal of (keys[k], step, i)."""
     client = tl.program_id(0)
-    block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
-    a, b, c, d = normals(tl.load(keys + client), tl.load(step).to(tl.int32), block)
-    first = tl.program_id(1) * (4 * QUARTER) + tl.arange(0, QUARTER)
-    row = out + client.to(tl.int64) * size
-    tl.store(row + first, a, mask=first < size)
-    tl.store(row + first + QUARTER, b, mask=first + QUARTER < size)
-    tl.store(row + first + 2 * QUARTER, c, mask=first + 2 * QUARTER < size)
-    tl.store(row + first + 3 * QUARTER, d, mask=first + 3 * QUARTER < size)
+    block = tl.program_id(1) * (ENTRIES // 4) + tl.arange(0, ENTRIES // 4)
+    drawn = normals(tl.load(keys + client), tl.load(step).to(tl.int32), block)
+    at = tl.program_id(1) * ENTRIES + tl.arange(0, ENTRIES)
+    tl.store(out + client.to(tl.int64) * size + at, tl.reshape(drawn, (ENTRIES,)), mask=at < size)
 
 
 @triton.jit
-def _move(weights, momenta, starts, gradients, at, inside, noise, rate, divisor, std, momentum, proximal,
+def _move(weights, momenta, starts, at, inside, g, noise, rate, divisor, std, momentum, proximal,
           NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr):  # fmt: skip
-    """Move the entries `at` of a client's row; without NOISY, MOMENTUM or PROXIMAL what belongs to it is not read."""
+    """Move the entries `at` by their gradient g; without NOISY, MOMENTUM or PROXIMAL what belongs to it is not read."""
     w = tl.load(weights + at, mask=inside)
-    g = tl.load(gradients + at, mask=inside)
     if NOISY:
         g = (g + std * noise) / divisor
     if PROXIMAL:
@@ -59,25 +57,92 @@ def _move(weights, momenta, starts, gradients, at, inside, noise, rate, divisor,
 
 @triton.jit
 def take_step_kernel(
-    weights, momenta, starts, gradients, keys, step, steps, rates, stds, divisors, size, momentum, proximal,
+    weights, momenta, starts, gradients, keys, step, steps, rates, stds, divisors, row, first, last, momentum, proximal,
     NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr,
 ):  # fmt: skip
-    """w -= rate * (momentum * m + (gradient + std * noise) / divisor + proximal * (w - start)), until steps[k]."""
+    """w -= rate * (momentum * m + (gradient + std * noise) / divisor + proximal * (w - start)), until steps[k].
+
+    For the entries from `first`, a multiple of 4, up to `last` of every client's row.
+    """
     client = tl.program_id(0)
     now = tl.load(step)
     if now < tl.load(steps + client):
-        first = tl.program_id(1) * (4 * QUARTER) + tl.arange(0, QUARTER)
-        a = tl.zeros((QUARTER,), tl.float32)
-        b, c, d = a, a, a
+        at = first + tl.program_id(1) * ENTRIES + tl.arange(0, ENTRIES)
+        inside = at < last
+        rate, std, divisor, noise = tl.load(rates + client), 0.0, 1.0, 0.0
         if NOISY:
-            block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
-            a, b, c, d = normals(tl.load(keys + client), now.to(tl.int32), block)
-        rate, std, divisor = tl.load(rates + client), 0.0, 1.0
-        if NOISY:
+            block = first // 4 + tl.program_id(1) * (ENTRIES // 4) + tl.arange(0, ENTRIES // 4)
+            noise = tl.reshape(normals(tl.load(keys + client), now.to(tl.int32), block), (ENTRIES,))
             std, divisor = tl.load(stds + client), tl.load(divisors + client)
-        row = client.to(tl.int64) * size
-        for quarter in tl.static_range(4):
-            noise = a if quarter == 0 else (b if quarter == 1 else (c if quarter == 2 else d))
-            i = first + quarter * QUARTER
-            _move(weights, momenta, starts, gradients, row + i, i < size, noise, rate, divisor, std, momentum, proximal,
-                  NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+        start = client.to(tl.int64) * row
+        g = tl.load(gradients + start + at, mask=inside)
+        _move(weights + start, momenta + start, starts + start, at, inside, g, noise, rate, divisor, std,
+              momentum, proximal, NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+
+
+@triton.jit
+def linear_step_kernel(
+    g, x, factors, counts, slots,
+    weights, momenta, starts, keys, step, steps, rates, stds, divisors, row, first, first_bias, momentum, proximal,
+    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, WEIGHTED: tl.constexpr,
+    NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr,
+    TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
+):  # fmt: skip
+    """The same step for a linear layer whose gradient, the sum of factor * g x^T over records, is never written down.
+
+    The (OUT, INPUTS) weights begin at the entry `first` of a row, the bias at `first_bias`; both and INPUTS are
+    multiples of 4. HALF multiplies in float16, gradients held times HELD.
+    """
+    client = tl.program_id(0)
+    now = tl.load(step)
+    if now < tl.load(steps + client):
+        out = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
+        entry = tl.program_id(2) * TILE_IN + tl.arange(0, TILE_IN)
+        count = tl.load(counts + client).to(tl.int32)
+        total = tl.zeros((TILE_OUT, TILE_IN), tl.float32)
+        total_bias = tl.zeros((TILE_OUT,), tl.float32)
+        batch = (client * slots).to(tl.int64)
+        for begin in range(0, count, TILE):
+            record = begin + tl.arange(0, TILE)
+            real = record < count
+            dy = tl.load(
+                g + batch * OUT + (record * OUT)[None, :] + out[:, None],
+                mask=real[None, :] & (out < OUT)[:, None], other=0.0,
+            )  # fmt: skip
+            if WEIGHTED:
+                factor = tl.load(factors + batch + record, mask=real, other=0.0)
+                real = real & (factor > 0)  # what is dropped may be NaN, and 0 * NaN is NaN
+                dy = tl.where(real[None, :], dy * factor[None, :], 0.0)
+            inputs = tl.load(
+                x + batch * INPUTS + (record * INPUTS)[:, None] + entry[None, :],
+                mask=real[:, None] & (entry < INPUTS)[None, :], other=0.0,
+            )  # fmt: skip
+            if BIAS:
+                total_bias += tl.sum(dy, 1)
+            if HALF:
+                total = tl.dot(fit(HELD * dy, tl.float16), fit(inputs, tl.float16), total)
+            else:
+                total = tl.dot(dy, inputs, total, input_precision="tf32x3")
+        if HALF:
+            total = total / HELD
+        rate, std, divisor, noise = tl.load(rates + client), 0.0, 1.0, 0.0
+        if NOISY:
+            key = tl.load(keys + client)
+            column = tl.program_id(2) * (TILE_IN // 4) + tl.arange(0, TILE_IN // 4)
+            block = first // 4 + (out * (INPUTS // 4))[:, None] + column[None, :]
+            noise = tl.reshape(normals(key, now.to(tl.int32), block), (TILE_OUT, TILE_IN))
+            std, divisor = tl.load(stds + client), tl.load(divisors + client)
+        start = client.to(tl.int64) * row
+        at = first + (out * INPUTS)[:, None] + entry[None, :]
+        inside = (out < OUT)[:, None] & (entry < INPUTS)[None, :]
+        _move(weights + start, momenta + start, starts + start, at, inside, total, noise, rate, divisor, std,
+              momentum, proximal, NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+        if BIAS:
+            if tl.program_id(2) == 0:
+                noise_bias = 0.0
+                if NOISY:
+                    few = tl.program_id(1) * (TILE_OUT // 4) + tl.arange(0, TILE_OUT // 4)
+                    drawn = normals(tl.load(keys + client), now.to(tl.int32), first_bias // 4 + few)
+                    noise_bias = tl.reshape(drawn, (TILE_OUT,))
+                _move(weights + start, momenta + start, starts + start, first_bias + out, out < OUT, total_bias,
+                      noise_bias, rate, divisor, std, momentum, proximal, NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
