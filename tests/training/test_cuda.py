@@ -320,3 +320,17 @@ def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
         assert torch.equal(batch.counts, cohort.counts[step])
         assert (batch.mask is None) == (cohort.masks is None)
         assert batch.mask is None or torch.equal(batch.mask, cohort.masks[step])
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_a_large_cohort_is_filled_up_with_clients_that_change_nothing(record: RecordPrivacy | None) -> None:
+    """36 clients are 40 rows, of which each client's is as it is among four."""
+    model = make("mlp")
+    here, begin, work = context(model), starts(model, 4), Work(2, 32, 0.05, momentum=0.5, record=record)
+    few = BatchedTrainer(here).train(begin, [0, 1, 2, 3], 1, work)
+    many = {name: w.repeat(9, *(1,) * (w.ndim - 1)) for name, w in begin.items()}
+    found = BatchedTrainer(here).train(many, [0, 1, 2, 3] * 9, 1, work)
+    assert found.losses.shape == (36,)
+    for first in range(0, 36, 4):
+        rows = {name: w[first : first + 4] for name, w in found.weights.items()}
+        assert apart(few.weights, rows, begin) < near("mlp")

@@ -148,7 +148,7 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return Trained(cohort.result(), cohort.losses / cohort.steps)
+        return cohort.result(clients=sum(len(call.clients) for call in calls))
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> None:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses."""
