@@ -318,8 +318,10 @@ def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
         x, labels = here.records(cohort.batches[step])
         assert torch.equal(batch.x, x) and torch.equal(batch.labels, labels)
         assert torch.equal(batch.counts, cohort.counts[step])
-        assert (batch.mask is None) == (cohort.masks is None)
-        assert batch.mask is None or torch.equal(batch.mask, cohort.masks[step])
+        if cohort.masks is None:
+            assert batch.mask is None
+        else:
+            assert batch.mask is not None and torch.equal(batch.mask, cohort.masks[step])
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])

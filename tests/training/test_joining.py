@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
 from fedceo.training.batched import cohort, joining
-from fedceo.training.batched.joining import Seat, find_seat, train_together
+from fedceo.training.batched.joining import Seat, find_seat, train_all
 from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
@@ -161,7 +161,7 @@ def test_calls_are_sorted_by_kind_and_answered_in_order(monkeypatch: pytest.Monk
         return list(train(self, calls))
 
     monkeypatch.setattr(BatchedTrainer, "train_together", watched)
-    answers = train_together(calls)
+    answers = train_all(calls)
     assert sorted(together) == [[0.1], [0.1], [0.1], [0.1, 0.2]]
     for (_, each), answer in zip(calls, answers, strict=True):
         if each.work.record:

@@ -72,9 +72,7 @@ def take_step_kernel(
         if NOISY:
             block = tl.program_id(1) * QUARTER + tl.arange(0, QUARTER)
             a, b, c, d = normals(tl.load(keys + client), now.to(tl.int32), block)
-        rate, std, divisor = tl.load(rates + client), 0.0, 1.0
-        if NOISY:
-            std, divisor = tl.load(stds + client), tl.load(divisors + client)
+        rate, std, divisor = tl.load(rates + client), tl.load(stds + client), tl.load(divisors + client)
         row = client.to(tl.int64) * size
         for quarter in tl.static_range(4):
             noise = a if quarter == 0 else (b if quarter == 1 else (c if quarter == 2 else d))
