@@ -37,13 +37,13 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Join cohorts on a CPU too; how many calls came at a time."""
     monkeypatch.setattr(joining, "DEVICES", {"cpu"})
     sizes: list[int] = []
-    train = joining.train_together
+    train = joining.train_all
 
     def watched(calls: Sequence[Any]) -> Any:
         sizes.append(len(calls))
         return train(calls)
 
-    monkeypatch.setattr(stacked, "train_together", watched)
+    monkeypatch.setattr(stacked, "train_all", watched)
     return sizes
 
 
@@ -112,7 +112,7 @@ def test_an_error_in_training_ends_those_who_trained_together(
 def test_an_interrupt_ends_all_runs_and_each_can_be_resumed(
     joined: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train = joining.train_together
+    train = joining.train_all
     tables = [TABLES["fedceo"] | {"seed": seed, "checkpoint": {"every": 1}} for seed in (0, 1)]
 
     def interrupted(calls: Sequence[Any]) -> Any:
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_all_runs_and_each_can_be_resumed(
             raise KeyboardInterrupt
         return train(calls)
 
-    monkeypatch.setattr(stacked, "train_together", interrupted)
+    monkeypatch.setattr(stacked, "train_all", interrupted)
     threads = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         dict(run_stacked([task(table, out=tmp_path / str(table["seed"])) for table in tables], 2))

@@ -9,74 +9,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedceo.models import build_model, parameters_of
+from fedceo.models import parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
-from fedceo.training.batched.cohort import Batch, Cohort, Share
-from fedceo.training.batched.joining import Seat, find_seat
-from fedceo.training.batched.trainer import BatchedTrainer, Call
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
-from tests.support.small_federation import federation
+from tests.support.gpu_training import RECORD, SIZES, apart, context, make, near, starts
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
-
-RECORD = RecordPrivacy(clip=0.5, noise_multiplier=1.0)
-SIZES = (90, 41, 130, 7)
-
-
-class Normed(nn.Module):
-    """Goes through torch.func; `asks` makes it wait for the host, which no captured step can."""
-
-    def __init__(self, asks: bool = False) -> None:
-        super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(3, 4, 5, stride=3), nn.GroupNorm(2, 4), nn.Linear(400, 5)
-        self.asks = asks
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.asks:
-            x = x.cpu().to(self.out.weight.device)
-        return self.out(torch.tanh(self.norm(self.conv(x))).flatten(1))
-
-
-def make(which: str) -> nn.Module:
-    torch.manual_seed(0)
-    special = {"generic": Normed, "asking": lambda: Normed(asks=True)}
-    return special[which]() if which in special else build_model(which, (3, 32, 32), 5, seed=0)
-
-
-def context(model: nn.Module, randomness: str = "seeded", bad: bool = False) -> TrainingContext:
-    data = federation(SIZES, (3, 32, 32), classes=5)
-    if bad:
-        data.x[data.train[0][:5]] = torch.nan
-    return TrainingContext(model.cuda(), data, Schedule(5, randomness), torch.device("cuda"), torch.float32)
-
-
-def starts(model: nn.Module, clients: int) -> dict[str, Tensor]:
-    torch.manual_seed(3)
-    return {name: w.cuda() + 0.01 * torch.randn(clients, *w.shape).cuda() for name, w in parameters_of(model).items()}
 
 
 def difference(a: Weights, b: Weights) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-def apart(a: Weights, b: Weights, begin: Weights) -> float:
-    """How far a and b are apart, beside how far a is from the beginning."""
-    between, moved = (torch.cat([(a[n] - other[n]).flatten().double() for n in a]).norm() for other in (b, begin))
-    return float(between / moved)
-
-
-def near(which: str) -> float:
-    """How far apart two ways of training may end in float32.
-
-    No two ways of summing agree on which of two values is larger when they are equal to seven digits; a maximum or a
-    ReLU that falls the other way moves a few filters, for the loop in float32 too. Elsewhere rounding is all there is.
-    """
-    return 0.05 if which == "lenet5" else 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -338,42 +287,3 @@ def test_tf32_is_near() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert 0 < apart(exact, rounded, begin) < 0.2
-
-
-@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
-@pytest.mark.parametrize("which", ["mlp", "lenet5"])
-def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy | None) -> None:
-    """Own seeds, rates, clips and noises as rows of one captured step, which serves two rounds."""
-    seats: list[Seat] = []
-    for seed in range(3):
-        here = replace(context(make(which)), schedule=Schedule(seed))
-        seats.append(find_seat(BatchedTrainer(here), here, seats))
-    assert len({id(seat.trainer) for seat in seats}) == 1 and seats[2].context.inputs is seats[0].context.inputs
-    trainer = seats[0].trainer
-    assert isinstance(trainer, BatchedTrainer)
-    for round_ in (1, 2):
-        calls = []
-        for k, (seat, clients) in enumerate(zip(seats, ([0, 1], [2], [1, 3]), strict=True)):
-            privacy = None if record is None else RecordPrivacy(record.clip / (k + 1), round_ * 0.5)
-            work = Work(2, 32, 0.02 / round_ * (k + 1), momentum=0.5, record=privacy)
-            calls.append(Call(seat.context, starts(seat.context.model, len(clients)), clients, round_, work))
-        for call, found in zip(calls, trainer.train_together(calls), strict=True):
-            alone = BatchedTrainer(call.context).train(call.starts, call.clients, round_, call.work)
-            assert apart(alone.weights, found.weights, call.starts) < near(which)
-            assert torch.allclose(alone.losses, found.losses, atol=1e-5 if which != "lenet5" else 1e-3)
-
-
-@pytest.mark.parametrize("which", ["mlp", "lenet5"])
-def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
-    """Records, labels, counts and masks of every step of a padded cohort, to the last bit."""
-    here, work = context(make(which)), Work(1, 32, 0.1, record=RECORD)
-    share = Share(work, starts(here.model, 3), here.plans([0, 2, 3], 1, work), [1.0] * 3)
-    cohort = Cohort.of([share], here)
-    for step in range(cohort.longest):
-        cohort.step.fill_(step)
-        batch = cohort.batch(here)
-        x, labels = here.records(cohort.batches[step])
-        assert torch.equal(batch.x, x) and torch.equal(batch.labels, labels)
-        assert torch.equal(batch.counts, cohort.counts[step])
-        assert (batch.mask is None) == (cohort.masks is None)
-        assert batch.mask is None or torch.equal(batch.mask, cohort.masks[step])

@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.training.draws import DeviceDraws
-from fedceo.training.schedule import Schedule
+from fedceo.training.schedule import PURPOSES, Schedule
 
 seeds = st.integers(0, 2**40)
 
@@ -71,6 +72,15 @@ def test_purposes_rounds_and_clients_have_streams_of_their_own() -> None:
         for client in range(5)
     }
     assert len(numbers) == 100
+
+
+@given(st.lists(st.integers(0, 2**70) | st.sampled_from([0, 2**32 - 1, 2**32, 2**64]), min_size=4, max_size=5))
+def test_streams_are_those_of_numpy_for_the_same_numbers(numbers: list[int]) -> None:
+    seed, round_, client, _, *key = numbers
+    schedule = Schedule(seed, noise_key=f"{key[0]:x}" if key else "")
+    expected = np.random.default_rng([seed, PURPOSES.index("record noise"), round_, client, *key])
+    found = schedule.generator("record noise", round_, client)
+    assert found.bit_generator.state == expected.bit_generator.state
 
 
 def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:

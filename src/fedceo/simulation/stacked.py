@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.runs import OnStart
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.joining import Seat, find_seat, train_together
+from fedceo.training.batched.joining import Seat, find_seat, train_all
 from fedceo.training.batched.trainer import Call
 from fedceo.training.work import Trained, Trainer, Work
 
@@ -41,7 +41,7 @@ def run_stacked(tasks: Iterable[Callable[[OnStart], Result]], size: int) -> Iter
                 runs[number] = _Run(task, [run.seat for run in runs.values() if run.seat is not None])
                 questions = {number: runs[number].begin()}
             else:
-                answers = zip(list(asked), train_together(list(asked.values())), strict=True)
+                answers = zip(list(asked), train_all(list(asked.values())), strict=True)
                 questions = {number: runs[number].go_on(answer) for number, answer in answers}
             for number, question in questions.items():
                 if question is not None:

@@ -13,7 +13,8 @@ Memory
 ------
 K clients, B slots in a batch (records first, filling after them), S steps of the client that takes most, D parameters.
 A row has D entries and up to three zeros, so that each row begins at a multiple of 16 bytes. On a GPU, S is a multiple
-of 64 and B of 16, so that few captured steps serve all rounds. "or none": nothing is allocated where nobody reads it.
+of 64, B of 16 and K above 32 of 8, so that few captured steps serve all rounds. "or none": nothing is allocated where
+nobody reads it.
 
     buffer            shape             meaning
     Cohort.weights    (K, row)          the models

@@ -81,7 +81,7 @@ class Chain:
             clips: (K,) largest norm of a record's gradient, by client, or None for the plain mean.
             out: name -> (K, ...), overwritten.
             only: names of the parameters that train, whole layers; what is written for others means nothing.
-            products: a list that takes in gradients that can be left as products, which are then not written.
+            products: a list for means that can be left as products, which are then not written.
 
         Returns:
             (K,) mean loss of each client.
@@ -94,8 +94,8 @@ class Chain:
         if clips is not None:
             factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clips)
         for each in wanted:
-            if products is not None and isinstance(each, AsProduct):
-                products.append(each.product(factors, batch.counts))
+            if products is not None and factors is None and isinstance(each, AsProduct):
+                products.append(each.product(batch.counts))
             else:
                 each.sum_gradients(factors, out)
         return losses

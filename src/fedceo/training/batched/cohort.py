@@ -7,16 +7,21 @@ from math import prod
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import has_kernels
 from fedceo.training.terms import needs_starts
-from fedceo.training.work import Work
+from fedceo.training.work import Trained, Work
 
 GRAIN = (64, 16)
 """On a GPU steps and batches are padded to multiples of these, so that few captured steps serve all rounds."""
+CLIENTS_GRAIN = 8
+"""A large cohort is padded to a multiple of this where its steps are captured, with clients that take no step."""
+LARGE = 32
+"""Clients above which a cohort is large: in a smaller one a few rows more would be felt."""
 
 
 class Batch(NamedTuple):
@@ -111,16 +116,22 @@ class Cohort:
         work, shapes = shares[0].work, {name: w.shape[1:] for name, w in shares[0].starts.items()}
         plans = [plan for share in shares for plan in share.plans]
         size = sum(map(prod, shapes.values()))
-        weights = torch.zeros(len(plans), -(-size // 4) * 4, dtype=context.dtype, device=context.device)
-        for name, view in named_views(weights, shapes, transposed).items():
-            for rows, share in zip(view.split([len(share.plans) for share in shares]), shares, strict=True):
-                rows.copy_(share.starts[name])
+        rows = padded(len(plans), context)
+        weights = torch.zeros(rows, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        for name, view in named_views(weights[: len(plans)], shapes, transposed).items():
+            for mine, share in zip(view.split([len(share.plans) for share in shares]), shares, strict=True):
+                mine.copy_(share.starts[name])
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
-        batches = pad([indices for indices, _ in plans], -1, grain)
+        batches = pad([indices for indices, _ in plans], -1, grain, rows)
         masks = None
         if plans[0][1] is not None:
-            masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain)
+            masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain, rows)
+        steps = [len(indices) for indices, _ in plans]
         privacy = [share.work.record for share in shares for _ in share.plans if share.work.record]
+
+        def of_clients(numbers: list[float]) -> Tensor:
+            return weights.new_tensor(numbers + [1.0] * (rows - len(plans)))
+
         return Cohort(
             shapes=shapes,
             transposed=transposed,
@@ -133,15 +144,15 @@ class Cohort:
             batches=torch.where(batches >= 0, batches, context.blank),
             counts=(batches >= 0).sum(2),
             masks=masks,
-            steps=torch.tensor([len(indices) for indices, _ in plans], device=context.device),
-            longest=max(len(indices) for indices, _ in plans),
+            steps=torch.tensor(steps + [0] * (rows - len(plans)), device=context.device),
+            longest=max(steps),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
-            rates=weights.new_tensor([share.work.learning_rate for share in shares for _ in share.plans]),
-            clips=weights.new_tensor([each.clip for each in privacy]) if privacy else None,
-            stds=weights.new_tensor([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
-            divisors=weights.new_tensor([divisor for share in shares for divisor in share.divisors]),
-            keys=keys,
-            losses=weights.new_zeros(len(plans)),
+            rates=of_clients([share.work.learning_rate for share in shares for _ in share.plans]),
+            clips=of_clients([each.clip for each in privacy]) if privacy else None,
+            stds=of_clients([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
+            divisors=of_clients([divisor for share in shares for divisor in share.divisors]),
+            keys=None if keys is None else F.pad(keys, (0, rows - len(plans))),
+            losses=weights.new_zeros(rows),
         )
 
     @cached_property
@@ -174,9 +185,10 @@ class Cohort:
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
-    def result(self) -> dict[str, Tensor]:
-        """The trained weights, name -> (K, ...), in memory of their own."""
-        return {name: w.clone(memory_format=torch.contiguous_format) for name, w in self.named.items()}
+    def result(self, clients: int) -> Trained:
+        """The first clients' trained weights and mean losses, in memory of their own."""
+        weights = {name: w[:clients].clone(memory_format=torch.contiguous_format) for name, w in self.named.items()}
+        return Trained(weights, (self.losses / self.steps)[:clients])
 
 
 def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:
@@ -189,12 +201,19 @@ def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozens
     return views
 
 
-def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int]) -> Tensor:
-    """K tensors (steps, batch, ...) as one (S, K, B, ...), the most steps and largest batch rounded up to the grain."""
+def padded(clients: int, context: TrainingContext) -> int:
+    """The rows of a cohort of so many clients."""
+    if not has_kernels(context.device, context.dtype) or clients <= LARGE:
+        return clients
+    return -(-clients // CLIENTS_GRAIN) * CLIENTS_GRAIN
+
+
+def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int], rows: int) -> Tensor:
+    """Tensors (steps, batch, ...) as one (S, rows, B, ...), most steps and largest batch rounded up to the grain."""
     steps, batch = (-(-max(t.shape[axis] for t in tensors) // grain[axis]) * grain[axis] for axis in (0, 1))
-    if all(t.shape[:2] == (steps, batch) for t in tensors):
+    if rows == len(tensors) and all(t.shape[:2] == (steps, batch) for t in tensors):
         return torch.stack(list(tensors), 1)
-    shape = (steps, len(tensors), batch, *tensors[0].shape[2:])
+    shape = (steps, rows, batch, *tensors[0].shape[2:])
     out = torch.full(shape, fill, dtype=tensors[0].dtype, device=tensors[0].device)
     for k, t in enumerate(tensors):
         out[: t.shape[0], k, : t.shape[1]] = t

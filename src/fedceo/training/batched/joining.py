@@ -42,7 +42,7 @@ def find_seat(trainer: Trainer, context: TrainingContext, others: Sequence[Seat]
     return Seat(trainer, context)
 
 
-def train_together(calls: Sequence[tuple[Trainer, Call]]) -> list[Trained | Exception]:
+def train_all(calls: Sequence[tuple[Trainer, Call]]) -> list[Trained | Exception]:
     """The answers to calls of several runs, in their order; those of one trainer and one kind of work are one cohort.
 
     Where training a cohort fails, its calls are answered with the error, and the others are trained all the same.

@@ -8,13 +8,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Product:
-    """The gradient of a linear layer: the sum over a client's records of factor * g x^T, and of factor * g.
+    """The gradient of a linear layer: the sum over a client's records of g x^T, and of g for the bias.
 
     Attributes:
         weight, bias: the names of the layer's parameters.
         g: (K, B, out) gradients with respect to the layer's output.
         x: (K, B, in) the layer's input.
-        factors: (K, B), or None where each record counts once.
         counts: (K,) how many of the B slots hold records.
     """
 
@@ -22,7 +21,6 @@ class Product:
     bias: str | None
     g: Tensor
     x: Tensor
-    factors: Tensor | None
     counts: Tensor
 
     @property
@@ -34,5 +32,5 @@ class Product:
 class AsProduct(Protocol):
     """A pass of a block whose gradient can be left as a product."""
 
-    def product(self, factors: Tensor | None, counts: Tensor) -> Product:
-        """The sum of gradients times factors that `sum_gradients` would write."""
+    def product(self, counts: Tensor) -> Product:
+        """The sum of gradients that `sum_gradients` would write without factors."""

@@ -168,7 +168,7 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return Trained(cohort.result(), cohort.losses / cohort.steps)
+        return cohort.result(clients=sum(len(call.clients) for call in calls))
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> list[Product]:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
@@ -176,7 +176,8 @@ class BatchedTrainer:
         Returns those that the step to come shall multiply out.
         """
         products: list[Product] = []
-        left = self._fused and work.is_plain and cohort.is_aligned
+        # with noise to draw on the way, a product that is first written down is quicker
+        left = self._fused and work.is_plain and work.record is None and cohort.is_aligned
 
         def gradients() -> Tensor:
             return self.program.gradient(

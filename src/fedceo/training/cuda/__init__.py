@@ -1,11 +1,14 @@
-"""The batched trainer's work on a GPU, in float32, where there is Triton.
+"""The batched trainer's work on a GPU, where there is Triton.
 
 captured.py             steps recorded once as a CUDA graph and replayed
-blocks.py               the blocks of a chain on kernels
+blocks.py               the blocks of a chain on kernels: which convolutions have which, and linear layers
+convolution.py          a convolution with its ReLU and pooling
+first_convolution.py    one on records of few channels, cut into blocks
 losses.py               cross-entropy and clipping factors on kernels
 records.py              the records of a step, copied by a kernel
 step.py                 a step of SGD with its noise as one kernel
 convolution_kernels.py  the kernels of a convolution
+first_kernels.py        those of a first convolution on blocks
 row_kernels.py          the kernels that go through a batch record by record
 step_kernels.py         the kernels of the noise and of the step
 

@@ -129,8 +129,8 @@ class FusedLinearPass:
     def squared_norms(self) -> Tensor:
         return self.squares
 
-    def product(self, factors: Tensor | None, counts: Tensor) -> Product:
-        return Product(self.block.weight, self.block.bias, self.g, self.x, factors, counts)
+    def product(self, counts: Tensor) -> Product:
+        return Product(self.block.weight, self.block.bias, self.g, self.x, counts)
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         clients, slots, size = self.y.shape

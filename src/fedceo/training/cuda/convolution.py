@@ -25,7 +25,7 @@ SMALL = 2**14
 UNPOOL = {"TILE": 1024, "num_warps": 4}
 SCALE = 64.0
 """What a gradient in float16 is multiplied by: records' gradients with respect to activations are mostly below 1."""
-PROGRAMS = 2048
+PROGRAMS = 1024
 """Programs that keep a GPU busy: each takes as many records as leave so many."""
 
 

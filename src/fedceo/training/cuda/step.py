@@ -16,7 +16,7 @@ from fedceo.training.cuda.convolution import held_times, kept_in
 from fedceo.training.work import Work
 
 ENTRIES = step_kernels.ENTRIES.value
-LINEAR = {"TILE": 32, "TILE_IN": 64, "TILE_OUT": 64, "num_warps": 4, "num_stages": 2}
+LINEAR = {"TILE": 64, "TILE_IN": 64, "TILE_OUT": 64, "num_warps": 4, "num_stages": 1}
 
 
 def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
@@ -29,7 +29,7 @@ def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
 def take_step(cohort: Cohort, work: Work, products: Sequence[Product] = ()) -> None:
     """See take_step of batched/step.py, which takes the steps that the kernels do not know, with the same noise.
 
-    products: gradients of linear layers that `gradients` does not hold, each layer's for one kernel.
+    products: gradients of linear layers that `gradients` does not hold; there are none under record privacy.
     """
     if not work.is_plain:
         noise = None if cohort.keys is None else fill_noise(cohort.keys, cohort.step, cohort.size)
@@ -37,25 +37,24 @@ def take_step(cohort: Cohort, work: Work, products: Sequence[Product] = ()) -> N
         return
     clients, row = cohort.weights.shape
     buffers = (cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights))
-    rates = (cohort.step, cohort.steps, cohort.rates, _or(cohort.stds, cohort.rates), cohort.divisors, row)
-    keys = _or(cohort.keys, cohort.steps)
-    flags = {"NOISY": work.record is not None, "MOMENTUM": work.momentum != 0, "PROXIMAL": work.proximal != 0}
+    flags = {"MOMENTUM": work.momentum != 0, "PROXIMAL": work.proximal != 0}
     places = places_of(cohort)
     for product in products:
         (_, slots, out), inputs = product.g.shape, product.x.shape[2]
-        half = kept_in() == torch.float16
         grid = (clients, triton.cdiv(out, LINEAR["TILE_OUT"]), triton.cdiv(inputs, LINEAR["TILE_IN"]))
         step_kernels.linear_step_kernel[grid](
-            product.g, product.x, _or(product.factors, product.g), product.counts, slots, *buffers, keys, *rates,
+            product.g, product.x, product.counts, slots, *buffers, cohort.step, cohort.steps, cohort.rates, row,
             places[product.weight].first, places[product.bias].first if product.bias else 0,
             work.momentum, work.proximal, INPUTS=inputs, OUT=out, BIAS=product.bias is not None,
-            WEIGHTED=product.factors is not None, HALF=half, HELD=held_times(kept_in()), **flags, **LINEAR,
+            HALF=kept_in() == torch.float16, HELD=held_times(kept_in()), **flags, **LINEAR,
         )  # fmt: skip
     done = {name for product in products for name in product.names}
     for first, last in _rest(places, done):
         step_kernels.take_step_kernel[(clients, triton.cdiv(last - first, ENTRIES))](
-            *buffers, cohort.gradients, keys, *rates, first, last, work.momentum, work.proximal, **flags, num_warps=4
-        )
+            *buffers, cohort.gradients, _or(cohort.keys, cohort.steps), cohort.step, cohort.steps, cohort.rates,
+            _or(cohort.stds, cohort.rates), cohort.divisors, row, first, last, work.momentum, work.proximal,
+            NOISY=work.record is not None, **flags, num_warps=4,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -82,20 +82,18 @@ def take_step_kernel(
 
 @triton.jit
 def linear_step_kernel(
-    g, x, factors, counts, slots,
-    weights, momenta, starts, keys, step, steps, rates, stds, divisors, row, first, first_bias, momentum, proximal,
-    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, WEIGHTED: tl.constexpr,
-    NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr,
+    g, x, counts, slots, weights, momenta, starts, step, steps, rates, row, first, first_bias, momentum, proximal,
+    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr,
+    MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """The same step for a linear layer whose gradient, the sum of factor * g x^T over records, is never written down.
+    """The same step without noise for a linear layer whose gradient, the sum of g x^T over records, is never written.
 
-    The (OUT, INPUTS) weights begin at the entry `first` of a row, the bias at `first_bias`; both and INPUTS are
-    multiples of 4. HALF multiplies in float16, gradients held times HELD.
+    The (OUT, INPUTS) weights begin at the entry `first` of a row, the bias at `first_bias`. HALF multiplies in float16,
+    gradients held times HELD.
     """
     client = tl.program_id(0)
-    now = tl.load(step)
-    if now < tl.load(steps + client):
+    if tl.load(step) < tl.load(steps + client):
         out = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
         entry = tl.program_id(2) * TILE_IN + tl.arange(0, TILE_IN)
         count = tl.load(counts + client).to(tl.int32)
@@ -104,18 +102,13 @@ def linear_step_kernel(
         batch = (client * slots).to(tl.int64)
         for begin in range(0, count, TILE):
             record = begin + tl.arange(0, TILE)
-            real = record < count
             dy = tl.load(
                 g + batch * OUT + (record * OUT)[None, :] + out[:, None],
-                mask=real[None, :] & (out < OUT)[:, None], other=0.0,
+                mask=(record < count)[None, :] & (out < OUT)[:, None], other=0.0,
             )  # fmt: skip
-            if WEIGHTED:
-                factor = tl.load(factors + batch + record, mask=real, other=0.0)
-                real = real & (factor > 0)  # what is dropped may be NaN, and 0 * NaN is NaN
-                dy = tl.where(real[None, :], dy * factor[None, :], 0.0)
             inputs = tl.load(
                 x + batch * INPUTS + (record * INPUTS)[:, None] + entry[None, :],
-                mask=real[:, None] & (entry < INPUTS)[None, :], other=0.0,
+                mask=(record < count)[:, None] & (entry < INPUTS)[None, :], other=0.0,
             )  # fmt: skip
             if BIAS:
                 total_bias += tl.sum(dy, 1)
@@ -123,26 +116,12 @@ def linear_step_kernel(
                 total = tl.dot(fit(HELD * dy, tl.float16), fit(inputs, tl.float16), total)
             else:
                 total = tl.dot(dy, inputs, total, input_precision="tf32x3")
-        if HALF:
-            total = total / HELD
-        rate, std, divisor, noise = tl.load(rates + client), 0.0, 1.0, 0.0
-        if NOISY:
-            key = tl.load(keys + client)
-            column = tl.program_id(2) * (TILE_IN // 4) + tl.arange(0, TILE_IN // 4)
-            block = first // 4 + (out * (INPUTS // 4))[:, None] + column[None, :]
-            noise = tl.reshape(normals(key, now.to(tl.int32), block), (TILE_OUT, TILE_IN))
-            std, divisor = tl.load(stds + client), tl.load(divisors + client)
-        start = client.to(tl.int64) * row
+        rate, start = tl.load(rates + client), client.to(tl.int64) * row
         at = first + (out * INPUTS)[:, None] + entry[None, :]
         inside = (out < OUT)[:, None] & (entry < INPUTS)[None, :]
-        _move(weights + start, momenta + start, starts + start, at, inside, total, noise, rate, divisor, std,
-              momentum, proximal, NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+        _move(weights + start, momenta + start, starts + start, at, inside, total / HELD, 0.0, rate, 1.0, 0.0,
+              momentum, proximal, False, MOMENTUM, PROXIMAL)  # fmt: skip
         if BIAS:
             if tl.program_id(2) == 0:
-                noise_bias = 0.0
-                if NOISY:
-                    few = tl.program_id(1) * (TILE_OUT // 4) + tl.arange(0, TILE_OUT // 4)
-                    drawn = normals(tl.load(keys + client), now.to(tl.int32), first_bias // 4 + few)
-                    noise_bias = tl.reshape(drawn, (TILE_OUT,))
                 _move(weights + start, momenta + start, starts + start, first_bias + out, out < OUT, total_bias,
-                      noise_bias, rate, divisor, std, momentum, proximal, NOISY, MOMENTUM, PROXIMAL)  # fmt: skip
+                      0.0, rate, 1.0, 0.0, momentum, proximal, False, MOMENTUM, PROXIMAL)  # fmt: skip
