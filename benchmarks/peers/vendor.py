@@ -38,7 +38,6 @@ NVIDIA = ("nvidia-", "cuda-")
 NEVER_IMPORTED = ("setuptools", "uv", "uvloop", "wheel")
 UNUSED = (
     "bin",
-    "ray/cpp",
     "ray/dashboard/client",
     "ray/data",
     "ray/jars",
