@@ -36,7 +36,7 @@ CNN = Setting("CNN, K = 10", "cnn", clients=100, cohort=10, records=50, batch=10
 LENET5 = Setting(
     "LeNet-5, K = 10", "lenet5", clients=100, cohort=10, records=384, batch=64, rate=0.01, rounds=6, epochs=30
 )
-RECORD = replace(LENET5, name="record, K = 10", clip=1.0, noise=1.0, rounds=5)
+RECORD = replace(LENET5, name="record, K = 10", clip=1.0, noise=1.0, rounds=4)
 SETTINGS = [
     CNN,
     replace(CNN, name="CNN, K = 100", cohort=100, rounds=8),
@@ -54,30 +54,26 @@ LIMIT = 100.0
 AIM = 10.0
 """The times that the best peer should take of our time."""
 
+CORES = os.cpu_count() or 1
+
 Place = tuple[str, str]
 """A setting's name and a contender's label."""
 
 
-def cores() -> int:
-    return os.cpu_count() or 1
-
-
 def contenders(setting: Setting, quick: bool) -> list[Contender]:
     """Ours first."""
-    ours = Contender("fedceo", "peers.with_fedceo", threads=cores())
+    ours = Contender("fedceo", "peers.with_fedceo", threads=CORES)
     if setting.clip is not None:
-        return [ours, Contender("torch loop, Opacus", "peers.with_opacus", threads=cores())]
+        return [ours, Contender("torch loop, Opacus", "peers.with_opacus", threads=CORES)]
     sharing, actors = (2, 2) if quick else (SHARING, ACTORS)
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={sharing}")
     return [
         ours,
-        Contender("torch loop", "peers.with_torch", threads=cores()),
-        Contender("pfl 0.6", "peers.with_pfl", threads=cores()),
+        Contender("torch loop", "peers.with_torch", threads=CORES),
+        Contender("pfl 0.6", "peers.with_pfl", threads=CORES),
         Contender(f"pfl 0.6, {sharing} processes", "peers.with_pfl_sharing", processes=sharing, launcher=torchrun),
-        Contender(
-            f"Flower 1.41, {actors} actors", "peers.with_flower", processes=actors, extra=(str(actors),)
-        ),
-    ]  # fmt: skip
+        Contender(f"Flower 1.41, {actors} actors", "peers.with_flower", processes=actors, extra=(str(actors),)),
+    ]
 
 
 def check(settings: list[Setting], quick: bool, deadline: float) -> dict[Place, float | str]:
@@ -102,9 +98,9 @@ def check(settings: list[Setting], quick: bool, deadline: float) -> dict[Place, 
                     weights[place] = start(each, folders[setting.name], left(deadline))[1]
                 except RuntimeError as error:
                     found[place] = str(error)
-                    print(f"  {setting.name}: {error}", flush=True)
+                    print(f"{setting.name}: {str(error)[-1500:]}\n", flush=True)
 
-        with ThreadPoolExecutor(max(1, cores() // 2)) as pool:
+        with ThreadPoolExecutor(max(1, CORES // 2)) as pool:
             list(pool.map(go_through, entries.values()))
         for (name, label), theirs in weights.items():
             ours = weights.get((name, "fedceo"))

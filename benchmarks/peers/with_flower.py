@@ -88,7 +88,7 @@ def main(folder: str, out: str, actors: str) -> None:
         client,
         num_supernodes=work.setting.clients,
         backend_config={
-            "init_args": {"num_cpus": int(actors), "num_gpus": gpus},
+            "init_args": {"num_cpus": int(actors), "num_gpus": gpus, "_node_ip_address": "127.0.0.1"},
             "client_resources": {"num_cpus": 1, "num_gpus": gpus / int(actors)},
         },
     )

@@ -13,6 +13,7 @@ import torch
 
 if __name__ == "__main__":
     os.environ["LOCAL_RANK"] = "0"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # or gloo asks the network for the address of this machine's name
     start_group = torch.distributed.init_process_group
     torch.distributed.init_process_group = lambda backend: start_group(backend="gloo")
 

@@ -85,7 +85,8 @@ class Work:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.setting = Setting(**json.loads((self.folder / "setting.json").read_text()))
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.setting.tf32
+        torch.set_float32_matmul_precision("high" if self.setting.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = self.setting.tf32
 
     def array(self, name: str) -> np.ndarray:
         """One of x, y, cohorts and batches, on the host."""
@@ -128,7 +129,7 @@ class Work:
         client = self.cohorts[turn, k]
         x, y = self.x[client], self.y[client]
         if self.setting.device == "cpu":
-            return DataLoader(TensorDataset(x, y), batch_sampler=self.batches(turn, k))
+            return DataLoader(TensorDataset(x, y), batch_sampler=self.batches(turn, k))  # type: ignore[arg-type]
         return ((x[places], y[places]) for places in self.batches(turn, k))
 
     def model(self) -> nn.Module:
