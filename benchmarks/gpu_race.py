@@ -178,8 +178,10 @@ def main() -> None:
     deadline = begin + options.seconds
     settings = [replace(s, device=options.device, tf32=not options.float32) for s in SETTINGS]
     if options.quick:
-        few = {"clients": 4, "cohort": 2, "rounds": WARM + 2}
-        settings = [replace(s, records=2 * s.batch, epochs=min(s.epochs, 2), **few) for s in settings[::4]]
+        settings = [
+            replace(s, clients=4, cohort=2, records=2 * s.batch, epochs=min(s.epochs, 2), rounds=WARM + 2)
+            for s in settings[::4]
+        ]
     checked = check(settings, options.quick, deadline)
     print(f"checked after {time.monotonic() - begin:.0f} s\n")
     print(f"{'':<42}{'ms per':>12}{'':>9}{'start-up,':>12}{'':>9}{'weights':>10}")
