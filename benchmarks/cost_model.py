@@ -111,7 +111,7 @@ def transfer_terms(size: float) -> Terms:
 def fit(terms: Sequence[Terms], seconds: Sequence[float]) -> Terms:
     """Non-negative factors for which the formula is nearest to the measurements in relative error."""
     rows = np.array(terms) / np.array(seconds)[:, None]
-    scale = rows.max(0)
+    scale = np.where(rows.any(0), rows.max(0), 1.0)  # few points may not have a term at all
     return (nnls(rows / scale, np.ones(len(rows)))[0] / scale).tolist()
 
 
