@@ -51,6 +51,8 @@ SHARING, ACTORS = 5, 10
 """Processes of pfl, as many as its authors recommend at most, and actors of Flower that share the GPU."""
 LIMIT = 100.0
 """Seconds after which a contender is given up."""
+CHECKING = 0.4
+"""The part of the whole time that the check may take, so that one who hangs there leaves time for the race."""
 AIM = 10.0
 """The times that the best peer should take of our time."""
 
@@ -145,7 +147,9 @@ def race(setting: Setting, quick: bool, checked: dict[Place, float | str], deadl
 def show(row: dict[str, Any], ours: dict[str, Any]) -> None:
     line = f"{row['setting']:<18}{row['contender']:<24}"
     if "error" in row:
-        print(line + "  " + row["error"].splitlines()[0] + " ... " + row["error"].splitlines()[-1][:200], flush=True)
+        what, *said = row["error"].splitlines()
+        causes = [each for each in said if "Error" in each]
+        print(f"{line}  {what} {causes[-1][:200] if causes else ''}", flush=True)
         return
     times = ["", ""] if "error" in ours else [f"{row[key] / ours[key]:.2f}x" for key in ("client_ms", "startup_s")]
     line += f"{row['client_ms']:>12.3f}{times[0]:>9}{row['startup_s']:>12.1f}{times[1]:>9}{row['difference']:>10.0e}"
@@ -182,7 +186,7 @@ def main() -> None:
             replace(s, clients=4, cohort=2, records=2 * s.batch, epochs=min(s.epochs, 2), rounds=WARM + 2)
             for s in settings[::4]
         ]
-    checked = check(settings, options.quick, deadline)
+    checked = check(settings, options.quick, begin + CHECKING * options.seconds)
     print(f"checked after {time.monotonic() - begin:.0f} s\n")
     print(f"{'':<42}{'ms per':>12}{'':>9}{'start-up,':>12}{'':>9}{'weights':>10}")
     print(f"{'setting':<18}{'contender':<24}{'client':>12}{'vs ours':>9}{'s':>12}{'vs ours':>9}{'differ by':>10}")
