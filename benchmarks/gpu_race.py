@@ -10,11 +10,12 @@ CNN       the network of pfl's CIFAR-10 benchmark, 50 records a client, batches 
 LeNet-5   384 records a client, batches of 64; K = 10 with the paper's 30 local epochs, K = 100 with 3: as many steps
 record    the same with DP-SGD inside local training, for those who can: Opacus
 
-For everybody alike, records and the places of batches lie in the GPU's memory before the first round, and products are
-in TF32, or with --float32 they are not. First all contenders train two rounds of one epoch in float32 without noise,
-side by side and untimed, and must end with the same weights; whoever does not is not timed. Then they take turns:
-medians over rounds. Start-up is the time from starting the process to the end of its second round, less two steady
-ones; kernels that a contender has compiled for the check are found again, as in any second run of a user.
+For everybody alike, records lie in the GPU's memory before a round is timed, and products are in TF32, or with
+--float32 they are not; the peers have the places of their batches there too, while ours are drawn in every round.
+First all contenders train two rounds of one epoch in float32 without noise, side by side and untimed, and must end with
+the same weights; whoever does not is not timed. Then they take turns: medians over rounds. Start-up is the time from
+starting the process to the end of its second round, less two steady ones; kernels that a contender has compiled for the
+check are found again, as in any second run of a user.
 """
 
 import argparse
