@@ -37,11 +37,11 @@ from torch import Tensor, nn
 from fedceo.experiment.file import parse_experiment
 from fedceo.mechanisms.base import MECHANISMS
 from fedceo.mechanisms.uploads import Contribution, Senders
-from fedceo.models import build_model, parameters_of
+from fedceo.models import parameters_of
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors import fold, truncated_tsvd
-from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
+from fedceo.training.engine import choose_engine, make_trainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Work
 
@@ -111,7 +111,7 @@ def transfer_terms(size: float) -> Terms:
 def fit(terms: Sequence[Terms], seconds: Sequence[float]) -> Terms:
     """Non-negative factors for which the formula is nearest to the measurements in relative error."""
     rows = np.array(terms) / np.array(seconds)[:, None]
-    scale = rows.max(0)
+    scale = np.where(rows.any(0), rows.max(0), 1.0)  # few points may not have a term at all
     return (nnls(rows / scale, np.ones(len(rows)))[0] / scale).tolist()
 
 
@@ -119,14 +119,10 @@ def cost(factors: Terms, terms: Terms) -> float:
     return float(np.dot(factors, terms))
 
 
-def model_of(units: int) -> nn.Module:
-    """A perceptron with so many hidden units, or LeNet-5 for none."""
-    return make_model(units) if units else build_model("lenet5", (1, 28, 28), 10, 0)
-
-
 def measure_training(units: int, cohort: int, batch: int, steps: int) -> tuple[Terms, float]:
-    model, data = model_of(units), make_federation(1000)
-    trainer = BatchedTrainer(TrainingContext(model, data, Schedule(0), torch.device("cpu"), torch.float32))
+    model, data = make_model(units), make_federation(1000)
+    context = TrainingContext(model, data, Schedule(0), torch.device("cpu"), torch.float32)
+    trainer = make_trainer(context, choose_engine(context, "auto"))
     starts = {name: w.expand(cohort, *w.shape) for name, w in parameters_of(model).items()}
     size = sum(w.numel() for w in parameters_of(model).values())
     work = Work(epochs=steps * batch // RECORDS + 1, batch_size=batch, learning_rate=0.01, steps=steps)
@@ -219,7 +215,7 @@ def whole_round(factors: dict[str, Terms], cohort: int) -> dict[str, Any]:
         {
             "data": {"name": "mnist-shaped", "clients": 1000},
             "cohort": {"size": cohort},
-            "train": {"rounds": 100, "local_epochs": 1, "batch_size": BATCH, "device": "cpu", "engine": "batched"},
+            "train": {"rounds": 100, "local_epochs": 1, "batch_size": BATCH, "device": "cpu"},
             "privacy": {"mechanism": "distributed", "noise_multiplier": 1.0},
             "method": {"name": "fedceo", "interval": 1, "threshold": "noise", "kappa": 0.5},
             "evaluation": {"every": 100},
@@ -245,7 +241,7 @@ def predictions(factors: dict[str, Terms]) -> list[dict[str, Any]]:
             linear, convolution = float(sum(d * h for d, h in LARGE)), 0.0
             size = int(linear)
         else:
-            model = model_of(units)
+            model = make_model(units)
             layers = [w.shape[:2] for w in fold([parameters_of(model)]).values()]
             linear, convolution = multiply_adds(model)
             size = sum(w.numel() for w in parameters_of(model).values())

@@ -13,10 +13,10 @@ from fedceo.simulation.summary import machine
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def about() -> dict[str, Any]:
-    """The machine, the versions and the day."""
+def about(device: str = "cpu") -> dict[str, Any]:
+    """The machine, by its processor or GPU, the versions and the day."""
     return {
-        "machine": machine(torch.device("cpu")),
+        "machine": machine(torch.device(device)),
         "cores": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -24,8 +24,8 @@ def about() -> dict[str, Any]:
     }
 
 
-def write(numbers: dict[str, Any], out: Path) -> None:
+def write(numbers: dict[str, Any], out: Path, device: str = "cpu") -> None:
     """Numbers as JSON, with what `about` says."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(about() | numbers, indent=2) + "\n")
+    out.write_text(json.dumps(about(device) | numbers, indent=2) + "\n")
     print(f"\nwritten: {out}")

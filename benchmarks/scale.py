@@ -2,13 +2,15 @@
 
     python benchmarks/scale.py [--device cuda] [--quick] [--out FILE.json]
 
-cohort      K = 10 to 1000 of N = 1000 clients: time per client should not grow
+cohort      K = 10 to 1000, on a GPU to 10,000: time per client should not grow
+LeNet-5     the same with a larger model, on a GPU alone; at K = 10,000 its uploads take 32 GiB
 federation  K = 100 of N = 1,000 to 1,000,000 clients: neither memory nor time of a round should grow
 model       K = 10, hidden units 16 to 4096: time per client should grow no faster than the parameters
 
 MNIST-shaped records, 60 a client, one local epoch, batches of 20, plain SGD, no noise, no evaluation. Every point is a
 process of its own. Memory is the peak of its resident set over that after importing the library; on a GPU also the peak
-of what torch holds there. Times are medians over rounds after a first one. Beside FILE.json lies a picture, FILE.png.
+of what torch holds there: the uploads, and the clients in training, for which a quarter of the free memory is meant.
+Times are medians over rounds after a first one. Beside FILE.json lies a picture, FILE.png.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,11 +33,14 @@ from torch import nn
 from fedceo.data import Federation
 from fedceo.data.assignment import Resampled
 from fedceo.experiment.file import parse_experiment
+from fedceo.models import build_model
 from fedceo.models.mlp import MLP
 from fedceo.simulation.rounds import Simulation
 
 POOL, RECORDS, BATCH, ROUNDS = 60_000, 60, 20, 3
 UNITS = 64
+Point = tuple[int, int, int]
+"""N, K and hidden units, none for LeNet-5."""
 GOAL_MIB = 2048
 """The memory that a federation of a million clients may take."""
 
@@ -51,7 +57,9 @@ def make_federation(clients: int) -> Federation:
 
 
 def make_model(units: int) -> nn.Module:
-    """The paper's MLP, or a plain perceptron of another width."""
+    """The paper's MLP, a plain perceptron of another width, or LeNet-5 for no units."""
+    if not units:
+        return build_model("lenet5", (1, 28, 28), 10, 0)
     torch.manual_seed(0)
     if units == UNITS:
         return MLP((1, 28, 28), 10)
@@ -81,7 +89,8 @@ def measure(clients: int, cohort: int, units: int, device: str) -> dict[str, Any
             "evaluation": {"every": ROUNDS + 2},
         }
     )
-    simulation = Simulation(experiment, federation, model, "mlp", 0.0)
+    simulation = Simulation(experiment, federation, model, "mlp" if units else "lenet5", 0.0)
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else 0
     times.append(time.perf_counter())
     for _ in range(ROUNDS + 1):
         simulation.step()
@@ -104,40 +113,69 @@ def measure(clients: int, cohort: int, units: int, device: str) -> dict[str, Any
     }
     if device == "cuda":
         point["gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        point["gpu_budget_mib"] = free / 4 / 2**20
     return point
 
 
 def measure_apart(clients: int, cohort: int, units: int, device: str) -> dict[str, Any]:
-    """One point, in a process of its own."""
+    """One point, in a process of its own; on a failure, what Python said last."""
     command = [sys.executable, __file__, "--point", str(clients), str(cohort), str(units), "--device", device]
     paths = [str(Path(__file__).resolve().parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        return {"clients": clients, "cohort": cohort, "error": done.stderr.strip().splitlines()[-1]}
     return json.loads(done.stdout)
 
 
 def show(sweep: str, point: dict[str, Any]) -> None:
-    print(
-        f"{sweep:<12}{point['clients']:>10,}{point['cohort']:>6}{point['parameters']:>12,}{point['client_ms']:>12.2f}"
-        f"{point['federation_s']:>12.2f}{point['simulation_s']:>12.2f}{point['first_round_s']:>12.2f}"
-        f"{point['round_s']:>9.2f}{point['peak_mib']:>10.0f}",
-        flush=True,
-    )
+    line = f"{sweep:<12}{point['clients']:>10,}{point['cohort']:>8,}"
+    if "error" in point:
+        print(f"{line}  {point['error']}", flush=True)
+        return
+    line += f"{point['parameters']:>12,}{point['client_ms']:>10.3f}{point['federation_s']:>12.2f}"
+    line += f"{point['simulation_s']:>12.2f}{point['first_round_s']:>12.2f}{point['round_s']:>9.3f}"
+    line += f"{point['peak_mib']:>10,.0f}"
+    if "gpu_mib" in point:
+        line += f"{point['gpu_mib']:>10,.0f}{point['gpu_budget_mib']:>10,.0f}"
+    print(line, flush=True)
+
+
+def sweeps_on(device: str) -> dict[str, list[Point]]:
+    """Fewer points on a GPU, whose time is dear, and larger ones."""
+    if device == "cpu":
+        return {
+            "cohort": [(1000, cohort, UNITS) for cohort in (10, 30, 100, 300, 1000)],
+            "federation": [(clients, 100, UNITS) for clients in (10**3, 10**4, 10**5, 10**6)],
+            "model": [(1000, 10, units) for units in (16, 64, 256, 1024, 4096)],
+        }
+    return {
+        "cohort": [(10**4, cohort, UNITS) for cohort in (10, 100, 1000, 10**4)],
+        "LeNet-5": [(10**4, cohort, 0) for cohort in (100, 1000, 10**4)],
+        "federation": [(clients, 100, UNITS) for clients in (10**4, 10**6)],
+        "model": [(10**4, 10, units) for units in (UNITS, 1024, 4096)],
+    }
 
 
 def draw(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """One column a sweep: time per client above, memory below."""
     across = {
-        "cohort": ("cohort", "cohort, K (N = 1000)"),
+        "cohort": ("cohort", "cohort, K"),
+        "LeNet-5": ("cohort", "cohort, K, LeNet-5"),
         "federation": ("clients", "federation, N (K = 100)"),
         "model": ("parameters", "parameters (K = 10)"),
     }
-    figure, panels = plt.subplots(2, 3, figsize=(12, 6), sharex="col", layout="constrained")
-    for (sweep, points), time_panel, memory_panel in zip(sweeps.items(), *panels, strict=True):
+    wide = len(sweeps)
+    figure, panels = plt.subplots(2, wide, figsize=(4 * wide, 6), sharex="col", layout="constrained")
+    for (sweep, every), time_panel, memory_panel in zip(sweeps.items(), *panels, strict=True):
         key, label = across[sweep]
+        points = [point for point in every if "error" not in point]
         x = [point[key] for point in points]
         time_panel.plot(x, [point["client_ms"] for point in points], "o-")
-        memory_panel.plot(x, [point["peak_mib"] for point in points], "o-", color="C1")
+        memory_panel.plot(x, [point["peak_mib"] for point in points], "o-", color="C1", label="host")
+        if "gpu_mib" in points[0]:
+            memory_panel.plot(x, [point["gpu_mib"] for point in points], "o-", color="C2", label="GPU")
+            memory_panel.legend(frameon=False)
         memory_panel.set(xscale="log", xlabel=label)
         for panel in (time_panel, memory_panel):
             panel.spines[["top", "right"]].set_visible(False)
@@ -170,23 +208,19 @@ def main() -> None:
         print(json.dumps(measure(clients, cohort, units, options.device)))
         return
 
-    sweeps = {
-        "cohort": [(1000, cohort, UNITS) for cohort in (10, 30, 100, 300, 1000)],
-        "federation": [(clients, 100, UNITS) for clients in (10**3, 10**4, 10**5, 10**6)],
-        "model": [(1000, 10, units) for units in (16, 64, 256, 1024, 4096)],
-    }
-    heads = f"{'ms per':>12}{'seconds:':>12}{'':>12}{'':>12}{'':>9}{'peak':>10}"
-    print(f"{'':<12}{'':>10}{'':>6}{'':>12}{heads}")
-    heads = f"{'client':>12}{'federation':>12}{'simulation':>12}{'first round':>12}{'round':>9}{'MiB':>10}"
-    print(f"{'sweep':<12}{'N':>10}{'K':>6}{'parameters':>12}{heads}")
+    heads = f"{'ms per':>10}{'seconds:':>12}{'':>12}{'':>12}{'':>9}{'peak':>10}"
+    print(f"{'':<12}{'':>10}{'':>8}{'':>12}{heads}{'GPU peak':>10}{'budget':>10}")
+    heads = f"{'client':>10}{'federation':>12}{'simulation':>12}{'first round':>12}{'round':>9}{'MiB':>10}"
+    print(f"{'sweep':<12}{'N':>10}{'K':>8}{'parameters':>12}{heads}{'MiB':>10}{'MiB':>10}")
+    measure_once = cache(measure_apart)  # sweeps cross
     measured: dict[str, list[dict[str, Any]]] = {}
-    for sweep, points in sweeps.items():
+    for sweep, points in sweeps_on(options.device).items():
         measured[sweep] = []
         for point in points[: len(points) // 2 + 1] if options.quick else points:
-            measured[sweep].append(measure_apart(*point, options.device))
+            measured[sweep].append(measure_once(*point, options.device))
             show(sweep, measured[sweep][-1])
     out = options.out or RESULTS / f"scale-{options.device}.json"
-    write({"device": options.device, "sweeps": measured}, out)
+    write({"device": options.device, "sweeps": measured}, out, options.device)
     draw(measured, out.with_suffix(".png"))
 
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
 from peers.envs import interpreter
 from peers.work import Setting, build, save_setting
@@ -22,7 +25,7 @@ TOLERANCE = 3e-2
 """How far two contenders' weights may be apart, in units of how far training moved them. Rounding alone makes a
 hundredth now and then, where it turns a ReLU or a pooling; another order of batches makes some tenths."""
 
-CNN = Setting("pfl's CNN", "cnn", clients=1000, cohort=50, records=50, batch=10, rate=0.1, rounds=4)
+CNN = Setting("pfl's CNN", "pfl-cnn", clients=1000, cohort=50, records=50, batch=10, rate=0.1, rounds=4)
 RECORD = Setting(
     "LeNet-5, record", "lenet5", clients=20, cohort=4, records=256, batch=64, rate=0.1, rounds=3, clip=1.0, noise=1.0
 )
@@ -73,11 +76,12 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
     np.save(folder / "y.npy", rng.integers(10, size=size))
     np.savez(folder / "start.npz", **{name: w.numpy() for name, w in build(setting.model).state_dict().items()})
     schedule = Schedule(seed)
-    draw = schedule.batches if setting.clip is None else schedule.poisson_batches
+    draws = schedule if setting.device == "cpu" else DeviceDraws(schedule, torch.device(setting.device))
+    draw = draws.batches if setting.clip is None else draws.poisson_batches
     cohorts = [schedule.cohort(t, setting.clients, setting.cohort, "fixed") for t in range(1, setting.rounds + 1)]
     np.save(folder / "cohorts.npy", np.array(cohorts))
     each = [
-        [draw(t, client, setting.records, 1, setting.batch) for client in clients]
+        [draw(t, client, setting.records, setting.epochs, setting.batch).cpu() for client in clients]
         for t, clients in enumerate(cohorts, start=1)
     ]
     steps, width = (max(b.shape[axis] for row in each for b in row) for axis in (0, 1))
@@ -88,25 +92,49 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
     np.save(folder / "batches.npy", batches.numpy())
 
 
-def start(contender: Contender, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Run a contender; when its rounds ended, counted from its start, and its final weights."""
-    out = folder / "result.json"
-    command = contender.command(folder, out)
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(contender.threads),
-        "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent / "src")]),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "FLWR_HOME": str(folder),
-    }
-    begin = time.time()
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-    if done.returncode or not out.exists():
-        raise RuntimeError(f"{contender.label} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    about = json.loads(out.read_text())
-    out.unlink()
-    with np.load(out.with_suffix(".npz")) as weights:
-        return about | {"ends": [end - begin for end in about["ends"]]}, dict(weights)
+def start(
+    contender: Contender, folder: Path, limit: float | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Run a contender; when its rounds ended, counted from its start, and its final weights.
+
+    Args:
+        limit: seconds after which the contender and the processes that it has started are killed.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        out, log = home / "result.json", home / "log.txt"
+        paths = [str(BENCHMARKS), str(BENCHMARKS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(contender.threads),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_HOME": name,
+        }
+        command = contender.command(folder, out)
+        with log.open("w") as said:  # not a pipe, which processes that outlive the contender would hold open
+            begin = time.time()
+            process = subprocess.Popen(
+                command, env=environment, cwd=home, stdout=said, stderr=said, start_new_session=True
+            )
+            try:
+                process.wait(limit)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"{contender.label} took longer than {limit:.0f} s:\n{ending(log)}") from None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode or not out.exists():
+            raise RuntimeError(f"{contender.label} failed:\n{ending(log)}")
+        about = json.loads(out.read_text())
+        with np.load(out.with_suffix(".npz")) as weights:
+            return about | {"ends": [end - begin for end in about["ends"]]}, dict(weights)
+
+
+def ending(log: Path) -> str:
+    """The end of what a contender said."""
+    return log.read_text(errors="replace")[-4000:].strip()
 
 
 def distance(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
@@ -148,10 +176,11 @@ def differences(setting: Setting, field: list[Contender], folder: Path) -> list[
 
 
 def summarise(
-    setting: Setting, contender: Contender, results: list[dict[str, Any]], difference: float
+    setting: Setting, contender: Contender, results: list[dict[str, Any]], difference: float, warm: int = 1
 ) -> dict[str, Any]:
-    rounds = [statistics.median(np.diff(result["ends"]).tolist()) for result in results]
-    startup = [result["ends"][0] - steady for result, steady in zip(results, rounds, strict=True)]
+    """A contender's row; warm: the rounds that belong to its start-up."""
+    rounds = [statistics.median(np.diff(result["ends"][warm - 1 :]).tolist()) for result in results]
+    startup = [result["ends"][warm - 1] - warm * steady for result, steady in zip(results, rounds, strict=True)]
     each = [1e3 * steady / setting.cohort for steady in rounds]
     return {
         "setting": setting.name,

@@ -24,10 +24,11 @@ def experiment_of(setting: Setting) -> Experiment:
             "cohort": {"size": setting.cohort},
             "train": {
                 "rounds": setting.rounds + 1,  # the last round evaluates, which no contender does
-                "local_epochs": 1,
+                "local_epochs": setting.epochs,
                 "batch_size": setting.batch,
                 "learning_rate": setting.rate,
-                "device": "cpu",
+                "device": setting.device,
+                "tf32": setting.tf32,
             },
             "privacy": privacy,
             "method": {"name": "fedavg"},
@@ -39,7 +40,7 @@ def experiment_of(setting: Setting) -> Experiment:
 def federation_of(work: Work) -> Federation:
     setting = work.setting
     none = torch.empty(0, dtype=torch.int64)
-    x, y = work.x.flatten(0, 1), work.y.flatten()
+    x, y = (torch.from_numpy(work.array(name)).flatten(0, 1) for name in ("x", "y"))
     train = list(torch.arange(len(y)).view(setting.clients, setting.records))
     return Federation(setting.name, x, y, train, none, [none] * setting.clients, x[:1], y[:1], 10)
 

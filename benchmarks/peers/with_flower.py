@@ -1,6 +1,6 @@
-"""Flower's simulation: a ServerApp, a ClientApp, and Ray actors of one core each.
+"""Flower's simulation: a ServerApp, a ClientApp, and Ray actors of one core each, which share the GPU if there is one.
 
-    python -m peers.with_flower WORK OUT CORES
+    python -m peers.with_flower WORK OUT ACTORS
 
 Started by run_simulation, which needs no SuperLink process and is therefore the quickest start that Flower has. The
 server tells a node which client of the work it is, for node numbers differ from run to run.
@@ -18,14 +18,14 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from peers.work import Clock, Work, build, train
+from peers.work import Clock, Work, train
 
 
 @lru_cache
 def load_once(folder: str) -> tuple[Work, nn.Module]:
     """Once per actor, not once per message."""
     work = Work(folder)
-    return work, build(work.setting.model)
+    return work, work.model()
 
 
 class Scheduled(FedAvg):
@@ -70,8 +70,9 @@ def train_client(message: Message, context: Context) -> Message:
     )
 
 
-def main(folder: str, out: str, cores: str) -> None:
+def main(folder: str, out: str, actors: str) -> None:
     work, clock = Work(folder), Clock(out)
+    gpus = 1.0 if work.setting.device == "cuda" else 0.0
     server, client = ServerApp(), ClientApp()
     client.train()(train_client)
 
@@ -87,8 +88,8 @@ def main(folder: str, out: str, cores: str) -> None:
         client,
         num_supernodes=work.setting.clients,
         backend_config={
-            "init_args": {"num_cpus": int(cores)},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": int(actors), "num_gpus": gpus, "_node_ip_address": "127.0.0.1"},
+            "client_resources": {"num_cpus": 1, "num_gpus": gpus / int(actors)},
         },
     )
 

@@ -7,18 +7,19 @@ is a step of noise alone.
 """
 
 import sys
+from collections.abc import Iterable
 
 import opacus
 import torch
 import torch.nn.functional as F
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
 
 from peers.work import Clock, Work
 
 
-def train_privately(model: GradSampleModule, loader: DataLoader, work: Work) -> None:
+def train_privately(model: GradSampleModule, loader: Iterable[tuple[Tensor, Tensor]], work: Work) -> None:
     """DP-SGD over a client's batches, in place."""
     setting = work.setting
     optimiser = DPOptimizer(
@@ -38,10 +39,9 @@ def play_round(model: GradSampleModule, work: Work, turn: int, clients: list[int
     """One round of FedAvg, in place."""
     start = {name: w.clone() for name, w in model.state_dict().items()}
     total = {name: torch.zeros_like(w) for name, w in start.items()}
-    for k, client in enumerate(clients):
+    for k in range(len(clients)):
         model.load_state_dict(start)
-        records = TensorDataset(work.x[client], work.y[client])
-        train_privately(model, DataLoader(records, batch_sampler=work.batches(turn, k)), work)
+        train_privately(model, work.loader(turn, k), work)
         for name, w in model.state_dict().items():
             total[name] += w / len(clients)
     model.load_state_dict(total)

@@ -1,4 +1,4 @@
-"""pfl-research's simulator on the setting of its own CIFAR-10 benchmark.
+"""pfl-research's simulator.
 
     python -m peers.with_pfl WORK OUT                                       one process
     python -m torch.distributed.run --nproc-per-node P -m peers.with_pfl WORK OUT
@@ -9,7 +9,7 @@ batches; and it measures every client before and after the first round's trainin
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +50,19 @@ def loss(self: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(self(x), y)
 
 
+class Shuffled(PyTorchTensorDataset):
+    """A client's records in the order of its batches, another one in each epoch."""
+
+    def __init__(self, x: Tensor, y: Tensor, orders: Sequence[Tensor]) -> None:
+        super().__init__((x, y))
+        self.orders = iter(orders)
+
+    def iter(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        order = next(self.orders)
+        x, y = self.raw_data
+        return zip(x[order].split(batch_size), y[order].split(batch_size), strict=True)
+
+
 def clients_of(work: Work) -> FederatedDataset:
     """Users are (turn, place in the cohort), so that a client's batches can be those of its round."""
 
@@ -57,10 +70,10 @@ def clients_of(work: Work) -> FederatedDataset:
         for turn, clients in work.rounds():
             yield from ((turn, k) for k in range(len(clients)))
 
-    def records(user: tuple[int, int]) -> PyTorchTensorDataset:
+    def records(user: tuple[int, int]) -> Shuffled:
         client = work.cohorts[user]
-        order = torch.cat(work.batches(*user))
-        return PyTorchTensorDataset((work.x[client][order], work.y[client][order]))
+        orders = torch.cat(work.batches(*user)).view(work.setting.epochs, -1)
+        return Shuffled(work.x[client], work.y[client], tuple(orders))
 
     return FederatedDataset(records, users().__next__)
 
@@ -84,7 +97,7 @@ def main(folder: str, out: str) -> None:
         backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByUser()]),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_learning_rate=setting.rate, local_num_epochs=1, local_batch_size=setting.batch
+            local_learning_rate=setting.rate, local_num_epochs=setting.epochs, local_batch_size=setting.batch
         ),
         callbacks=[Ticks(clock)],
     )

@@ -1,4 +1,4 @@
-"""The loop everybody writes: one client after another, a DataLoader each.
+"""The loop everybody writes: one client after another, on a CPU with a DataLoader each.
 
 python -m peers.with_torch WORK OUT
 """
@@ -7,7 +7,6 @@ import sys
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from peers.work import Clock, Work, train
 
@@ -16,10 +15,9 @@ def play_round(model: nn.Module, work: Work, turn: int, clients: list[int]) -> N
     """One round of FedAvg, in place."""
     start = {name: w.clone() for name, w in model.state_dict().items()}
     total = {name: torch.zeros_like(w) for name, w in start.items()}
-    for k, client in enumerate(clients):
+    for k in range(len(clients)):
         model.load_state_dict(start)
-        records = TensorDataset(work.x[client], work.y[client])
-        train(model, DataLoader(records, batch_sampler=work.batches(turn, k)), work.setting.rate)
+        train(model, work.loader(turn, k), work.setting.rate)
         for name, w in model.state_dict().items():
             total[name] += w / len(clients)
     model.load_state_dict(total)

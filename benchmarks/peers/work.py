@@ -1,7 +1,8 @@
 """The work of every contender, as plain data: records, cohorts, batches and start weights, read from one folder.
 
 Needs torch and numpy only, so that it can be imported in every environment. A contender loads the `Work`, calls
-`Clock.tick` at the end of each round and `Clock.finish` with its final weights.
+`Clock.tick` at the end of each round and `Clock.finish` with its final weights. On a GPU all records and the places of
+all batches lie in the GPU's memory, so that nobody waits for the host.
 """
 
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,11 @@ class Setting:
     """A federation of equal clients and what one round of it does.
 
     Attributes:
-        model: cnn | lenet5.
+        model: pfl-cnn | cnn | lenet5.
         clip, noise: of DP-SGD inside local training; no clip means plain SGD.
-        rounds: rounds of a run; the first is start-up, the others are steady.
+        rounds: rounds of a run; the first ones are start-up, the others are steady.
+        device: cpu | cuda, where everybody trains.
+        tf32: whether a GPU may round the factors of float32 products to TF32, everybody's alike.
     """
 
     name: str
@@ -38,11 +42,14 @@ class Setting:
     rounds: int
     clip: float | None = None
     noise: float = 0.0
+    epochs: int = 1
+    device: str = "cpu"
+    tf32: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one record; the CNN takes images with channels last, as its authors store them."""
-        return (32, 32, 3) if self.model == "cnn" else (3, 32, 32)
+        """Shape of one record; pfl's CNN takes images with channels last, as its authors store them."""
+        return (32, 32, 3) if self.model == "pfl-cnn" else (3, 32, 32)
 
 
 class ChannelsFirst(nn.Module):
@@ -51,15 +58,15 @@ class ChannelsFirst(nn.Module):
 
 
 def build(name: str) -> nn.Module:
-    """The CNN of pfl's own CIFAR-10 benchmark without its dropout, so that final weights can be compared; or LeNet-5,
-    which only environments with fedceo know."""
+    """The CNN of pfl's own CIFAR-10 benchmark without its dropout, so that final weights can be compared, for images
+    with channels last or first; or LeNet-5, which only environments with fedceo know."""
     torch.manual_seed(0)
     if name == "lenet5":
         from fedceo.models.lenet5 import LeNet5
 
         return LeNet5((3, 32, 32), 10)
     return nn.Sequential(
-        ChannelsFirst(),
+        *([ChannelsFirst()] if name == "pfl-cnn" else []),
         nn.Conv2d(3, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
@@ -73,45 +80,64 @@ def build(name: str) -> nn.Module:
 
 
 class Work:
-    """A prepared folder, as written by `race.prepare`."""
+    """A prepared folder, as written by `race.prepare`; makes torch compute in the setting's precision."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.setting = Setting(**json.loads((self.folder / "setting.json").read_text()))
+        torch.set_float32_matmul_precision("high" if self.setting.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = self.setting.tf32
 
-    def _array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray:
+        """One of x, y, cohorts and batches, on the host."""
         # Copy-on-write pages: nobody pays for records it does not touch, and torch gets memory it may write to.
         return np.load(self.folder / f"{name}.npy", mmap_mode="c")
+
+    def _tensor(self, name: str) -> Tensor:
+        return torch.from_numpy(self.array(name)).to(self.setting.device)
 
     @cached_property
     def x(self) -> Tensor:
         """(clients, records, *shape)."""
-        return torch.from_numpy(self._array("x"))
+        return self._tensor("x")
 
     @cached_property
     def y(self) -> Tensor:
         """(clients, records)."""
-        return torch.from_numpy(self._array("y"))
+        return self._tensor("y")
 
     @cached_property
     def cohorts(self) -> np.ndarray:
         """(rounds, K) client numbers."""
-        return self._array("cohorts")
+        return self.array("cohorts")
 
     @cached_property
     def _batches(self) -> Tensor:
-        return torch.from_numpy(self._array("batches"))
+        return self._tensor("batches")
+
+    @cached_property
+    def _sizes(self) -> list[list[list[int]]]:
+        return (self.array("batches") >= 0).sum(-1).tolist()
 
     def batches(self, turn: int, k: int) -> list[Tensor]:
         """The batches, as places in its own records, of the k-th client of round `turn`, counted from 0."""
-        return [row[row >= 0] for row in self._batches[turn, k]]
+        # the sizes are known to the host, for asking a GPU would make it wait
+        return [row[:size] for row, size in zip(self._batches[turn, k], self._sizes[turn][k], strict=True)]
+
+    def loader(self, turn: int, k: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """The k-th client's batches of (x, y) in the way that is usual: from a DataLoader, or gathered on the GPU."""
+        client = self.cohorts[turn, k]
+        x, y = self.x[client], self.y[client]
+        if self.setting.device == "cpu":
+            return DataLoader(TensorDataset(x, y), batch_sampler=self.batches(turn, k))  # type: ignore[arg-type]
+        return ((x[places], y[places]) for places in self.batches(turn, k))
 
     def model(self) -> nn.Module:
         """A new model with the start weights."""
         model = build(self.setting.model)
         with np.load(self.folder / "start.npz") as start:
             model.load_state_dict({name: torch.from_numpy(start[name]) for name in start.files})
-        return model
+        return model.to(self.setting.device)
 
     def rounds(self) -> Iterator[tuple[int, list[int]]]:
         """(turn, clients) of every round."""
@@ -137,10 +163,12 @@ class Clock:
         self.ends: list[float] = []
 
     def tick(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         self.ends.append(time.time())
 
     def finish(self, weights: Mapping[str, Tensor], versions: Mapping[str, str]) -> None:
-        arrays: dict[str, Any] = {name: w.detach().numpy() for name, w in weights.items()}
+        arrays: dict[str, Any] = {name: w.detach().cpu().numpy() for name, w in weights.items()}
         np.savez(self.out.with_suffix(".npz"), **arrays)
         self.out.write_text(json.dumps({"ends": self.ends, "versions": dict(versions)}))
 
