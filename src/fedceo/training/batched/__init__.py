@@ -7,6 +7,7 @@ step.py        a step of SGD on these buffers
 chain.py       models that are a chain of known layers, read off their own code
 blocks.py      those layers for K clients, backward passes written out
 losses.py      the cross-entropy and the clipping of records' gradients between the layers' passes
+products.py    gradients left as products, for a step that multiplies on the way to the weights
 functional.py  gradients of any other model, through torch.func
 
 Memory
@@ -51,5 +52,7 @@ On a GPU (training/cuda), per convolution; R x C is the size of its pooled outpu
     each        (groups, taps * channels, out)   gradients, summed over groups of a client's records; a group is one
                                                  record where single gradients are clipped and were formed for that
     each_bias   (groups, out)                    likewise of the bias
-    squares     (groups, parts)                  squared norms of each group's gradient, to be summed over the parts
+    squares     (groups, parts)                  squared norms of each record's gradient, to be summed over the parts
+
+x, weight, dz, dx, and `each` of single records are float32, or float16 under TF32, gradients then times 64.
 """
