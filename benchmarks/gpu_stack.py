@@ -1,7 +1,7 @@
 """Time of a round of each of S runs that train as one program, on a GPU; on a CPU they train in turns.
 
-    python benchmarks/gpu_stack.py [--rounds 4] [--repeats 5] [--out FILE]
-    python benchmarks/gpu_stack.py --device cpu --epochs 1 --rounds 1 --repeats 3
+    python benchmarks/gpu_stack.py [--rounds 10] [--repeats 5] [--out FILE]
+    python benchmarks/gpu_stack.py --device cpu --epochs 1 --rounds 1
 
 The settings of gpu_rounds.py with TF32 and FedAvg, every run with its own seed, dealing of the records, rate and noise.
 A round is local training, mechanism and server step, without evaluation. Seconds are those of all S runs together,
@@ -87,7 +87,7 @@ def seconds(simulations: list[Simulation], rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4, help="rounds of every run in a repeat")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of every run in a repeat")
     parser.add_argument("--repeats", type=int, default=5, help="times that these rounds are timed")
     parser.add_argument("--epochs", type=int, default=30, help="local epochs; the settings have 30")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -103,11 +103,14 @@ def main() -> None:
             continue
         aim = aim if options.device == "cuda" else None
         data = make_data(setting)
-        found = {}
+        simulations = [make(setting, data, mechanism, k, options.device, options.epochs) for k in range(SIZES[-1])]
         for size in SIZES:
-            simulations = [make(setting, data, mechanism, k, options.device, options.epochs) for k in range(size)]
-            seconds(simulations, 2)
-            found[size] = statistics.median(seconds(simulations, options.rounds) for _ in range(options.repeats))
+            seconds(simulations[:size], 2)
+        spent: dict[int, list[float]] = {size: [] for size in SIZES}
+        for _ in range(options.repeats):  # in turns, so that what slows one slows the other
+            for size in SIZES:
+                spent[size].append(seconds(simulations[:size], options.rounds))
+        found = {size: statistics.median(each) for size, each in spent.items()}
         rows.append({"row": name, "aim": aim, "engine": simulations[0].engine, "seconds": found})
         shown = "".join(f"{each:>9.4f}" for each in found.values())
         print(f"{name:<20}{aim or '':>8}{shown}{found[SIZES[0]] / found[SIZES[-1]]:>7.1f}x")
