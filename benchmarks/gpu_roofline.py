@@ -120,7 +120,8 @@ def main() -> None:
     }
     for mechanism in ("record", "distributed"):
         whole, times = kernel_times(mechanism)
-        work, rows = work_of(mechanism == "record"), []
+        work = work_of(mechanism == "record")
+        rows: list[dict[str, Any]] = []
         print(f"\nLeNet-5, {mechanism}: {whole:.3f} s a round, {whole / STEPS * 1e6:.0f} us a step")
         print(f"{'':<28}{'us':>8}{'MB':>8}{'GFLOP':>8}{'limit us':>10}{'share':>8}")
         for name, time_ in sorted(times.items(), key=lambda item: -item[1]):

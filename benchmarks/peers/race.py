@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
@@ -76,14 +77,20 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
     np.save(folder / "y.npy", rng.integers(10, size=size))
     np.savez(folder / "start.npz", **{name: w.numpy() for name, w in build(setting.model).state_dict().items()})
     schedule = Schedule(seed)
-    draws = schedule if setting.device == "cpu" else DeviceDraws(schedule, torch.device(setting.device))
-    draw = draws.batches if setting.clip is None else draws.poisson_batches
+    name = "batches" if setting.clip is None else "poisson_batches"
+
+    def draw(t: int, clients: list[int]) -> list[Tensor]:
+        """Each client's batches in a round."""
+        if setting.device == "cpu":
+            one = getattr(schedule, name)
+            return [one(t, client, setting.records, setting.epochs, setting.batch) for client in clients]
+        every = getattr(DeviceDraws(schedule, torch.device(setting.device)), name)
+        sizes = [setting.records] * len(clients), [setting.batch] * len(clients)
+        return [drawn.cpu() for drawn in every(t, clients, sizes[0], setting.epochs, sizes[1])]
+
     cohorts = [schedule.cohort(t, setting.clients, setting.cohort, "fixed") for t in range(1, setting.rounds + 1)]
     np.save(folder / "cohorts.npy", np.array(cohorts))
-    each = [
-        [draw(t, client, setting.records, setting.epochs, setting.batch).cpu() for client in clients]
-        for t, clients in enumerate(cohorts, start=1)
-    ]
+    each = [draw(t, clients) for t, clients in enumerate(cohorts, start=1)]
     steps, width = (max(b.shape[axis] for row in each for b in row) for axis in (0, 1))
     batches = torch.full((len(each), setting.cohort, steps, width), -1)
     for turn, row in enumerate(each):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedceo.models import parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
-from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
