@@ -11,6 +11,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, to_toml
 from fedceo.methods import State
 from fedceo.simulation.folder import RunFolder
+from fedceo.tensors.weights import Weights
 
 
 class ServerLog:
@@ -73,8 +74,9 @@ class ServerLog:
             self.keys = dict(keys)
             self.folder.save_nodes(self.keys)
 
-    def finish(self, result: dict[str, Any]) -> None:
-        self.folder.save_model(self.state.weights)
+    def finish(self, result: dict[str, Any], fixed: Weights) -> None:
+        """Write the model and the summary; fixed: the parts of the model that no training changes."""
+        self.folder.save_model({**self.state.weights, **fixed})
         self.folder.save_result(result)
         self.release()
 

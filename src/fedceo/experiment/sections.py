@@ -133,6 +133,22 @@ class Model(Section):
     name: str = "mlp"
     """A registered architecture (`fedceo list`), or "module:callable", your own: what the callable makes of (shape of a
     record, classes); the module lies in the working directory or is installed."""
+    hidden: Count | None = None
+    """scattering: units of a hidden layer between features and logits; left out: none, a linear model."""
+    activation: Literal["relu", "tanh"] | None = None
+    """small-cnn: the function after each convolution; left out: relu."""
+    norm: Literal["none", "group"] | None = None
+    """small-cnn: group: every four channels of a record are normalised after each convolution. Left out: none."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields that are given to the architecture."""
+        return self.model_dump(exclude={"name"})
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is left out: noise and checkpoints follow from this text, and older runs must stay."""
+        return {name: value for name, value in written(self).items() if value is not None}
 
 
 class Cohort(Section):

@@ -29,6 +29,7 @@ from fedceo.simulation.round import Collected, LocalCohort, Outcome, plan_round,
 from fedceo.tensors import select_layers
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
+from fedceo.training.features import on_features
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Trainer, Work, local_work
 
@@ -37,7 +38,13 @@ MOST_MEASURED = 1000
 
 
 class Simulation:
-    """A federation in training: its `state` and `ledger` after `round` rounds, and the way to the next."""
+    """A federation in training: its `state` and `ledger` after `round` rounds, and the way to the next.
+
+    Attributes:
+        whole_model: the model of records, as it was given.
+        model, federation: the part of it that is trained, and the federation of that part's inputs: they differ from
+            what was given where the model is an `OnFeatures`.
+    """
 
     def __init__(
         self,
@@ -53,26 +60,27 @@ class Simulation:
             noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism.
             noise_key: that of a run which is resumed; left out, it is made from everything that identifies the run.
         """
-        self.experiment, self.federation, self.model_name = experiment, federation, model_name
+        self.experiment, self.model_name = experiment, model_name
         self.noise_multiplier = noise_multiplier
         self.device = choose_device(experiment.train.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if experiment.train.tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = experiment.train.tf32
         dtype = getattr(torch, experiment.train.precision)
-        self.model = model.to(self.device, dtype)
+        self.whole_model = model.to(self.device, dtype)
         if noise_key is None:
-            noise_key = make_noise_key(experiment, federation, self.model, model_name, noise_multiplier)
+            noise_key = make_noise_key(experiment, federation, self.whole_model, model_name, noise_multiplier)
         self.schedule = Schedule(experiment.seed, experiment.privacy.randomness, noise_key=noise_key)
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self._smooth: Smooth | None = None
         self.method = self._method()
         self._check(federation)
-        self.context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
+        self.model, self.federation = on_features(self.whole_model, federation)
+        self.context = TrainingContext(self.model, self.federation, self.schedule, self.device, dtype)
         self.engine = choose_engine(self.context, experiment.train.engine)
         self.trainer: Trainer = make_trainer(self.context, self.engine)
         self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # where clients train, for the summary
-        self.evaluator = Evaluator(self.model, federation, self.device, dtype)
+        self.evaluator = Evaluator(self.model, self.federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.on_recording: Callable[[Recording], None] | None = None
@@ -192,11 +200,11 @@ class Simulation:
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 
     def _method(self) -> Method:
-        return make_method(self.experiment, parameters_of(self.model), self.mechanism, self._smooth)
+        return make_method(self.experiment, parameters_of(self.whole_model), self.mechanism, self._smooth)
 
     def _check(self, federation: Federation) -> None:
         takes_tokens = federation.x.dtype == torch.int32
-        check_model(self.model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
+        check_model(self.whole_model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
         if self.experiment.cohort.size > federation.clients:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
@@ -216,6 +224,6 @@ class Simulation:
             )
         self.method.check(federation.classes, takes_tokens)
         try:
-            select_layers(parameters_of(self.model), self.experiment.record.layers)
+            select_layers(parameters_of(self.whole_model), self.experiment.record.layers)
         except ValueError as error:
             raise UsageError(f"record.layers: {error}") from None

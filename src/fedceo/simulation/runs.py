@@ -21,7 +21,7 @@ from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
-from fedceo.models import build_model, parameters_of
+from fedceo.models import build_model, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
@@ -112,7 +112,7 @@ def resume(
         folder.mend()
         state, about = folder.load_checkpoint()
         simulation = prepare(experiment, data, model, about["noise_key"])
-        federation = simulation.federation
+        federation = simulation.federation.origin
         check_unchanged(
             about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
         )
@@ -138,10 +138,12 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
         if result["model"] != experiment.model.name:
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
         shape, classes = tuple(result["record_shape"]), result["classes"]
-        model = build_model(experiment.model.name, shape, classes, 0)
+        model = build_model(experiment.model.name, shape, classes, 0, experiment.model.settings)
         check_unchanged(result.get("own_model"), experiment.model.name, shape, classes, folder.path)
     model = copy.deepcopy(model).to(next(iter(weights.values())).dtype)
     expected = {name: w.shape for name, w in parameters_of(model).items()}
+    fixed = dict(model.named_buffers())
+    weights = {name: w for name, w in weights.items() if name not in fixed}
     saved = {name: w.shape for name, w in weights.items()}
     if expected != saved:
         other = sorted(name for name in expected | saved if expected.get(name) != saved.get(name))[0]
@@ -215,11 +217,12 @@ def _carry_on(
     result |= {"workers": simulation.workers(), "seconds_by_part": simulation.clock.seconds}
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
     if folder is not None and finished:
-        folder.save_model(weights)
+        folder.save_model(weights | fixed_parts(simulation.whole_model))
         folder.save_result(result)
-    simulation.model.load_state_dict(weights, strict=False)
+    model = simulation.whole_model
+    model.load_state_dict(weights, strict=False)
     path = None if folder is None else folder.path
-    return Run(experiment, history, weights, simulation.model.eval(), result, finished, simulation.ledger, path)
+    return Run(experiment, history, weights, model.eval(), result, finished, simulation.ledger, path)
 
 
 def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:

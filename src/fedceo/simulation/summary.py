@@ -84,7 +84,7 @@ class Trained(Protocol):
 
 def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
     """The fingerprint of an architecture of the user's own, which tells it from a later one of the same name."""
-    name, data = simulation.experiment.model.name, simulation.federation
+    name, data = simulation.experiment.model.name, simulation.federation.origin
     if not is_own(name) or simulation.model_name != name:
         return {}
     return {"own_model": fingerprint(name, data.shape, data.classes)}
@@ -115,7 +115,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "ledger": len(simulation.ledger.entries),
         "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
         "clients": data.clients,
-        "record_shape": list(data.shape),
+        "record_shape": list(data.origin.shape),
         "classes": data.classes,
         "engine": simulation.engine,
         "device": str(simulation.device),
