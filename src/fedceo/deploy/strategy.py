@@ -29,6 +29,7 @@ from fedceo.mechanisms.base import make_mechanism
 from fedceo.mechanisms.uploads import Stack
 from fedceo.methods import State, make_method
 from fedceo.models import build_model, check_model, fixed_parts, parameters_of
+from fedceo.simulation.averaging import Average, measure_released, with_model
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.round import Collected, plan_round, take_round
 from fedceo.simulation.spending import privacy_plan, solve_noise
@@ -124,7 +125,7 @@ class MethodStrategy(Strategy):
         except BudgetSpentError as why:
             self.ended = str(why)
             if self.round and "test_accuracy" not in self.log.history[-1]:
-                self.log.amend(self._measured(self.state))
+                self.log.amend(self._measured(self.state, self.log.average))
         result = result_of(self, self.log.history, self.log.seconds, self.ended)
         self.log.finish(result, fixed_parts(self.whole_model))
         return result
@@ -188,14 +189,16 @@ class MethodStrategy(Strategy):
             "refused": refused,
         }
         outcome = take_round(self.state, entry, self.method, lambda _, entry: _received(uploads, entry))
-        state = outcome.state
+        state, average = outcome.state, self.log.average
+        if outcome.collected is not None:
+            average = with_model(average, self.method.global_model(state), entry.round, self.experiment)
         record |= outcome.record
         if self._is_measured(entry.round):
-            record |= self._measured(state)
+            record |= self._measured(state, average)
         if self.ended is not None:
             record["ended_early"] = self.ended  # so that a server that is killed now does not go on
         self.entry = entry
-        self.log.close(record, state)
+        self.log.close(record, state, average)
         LOG.info(
             "round %d: %d of %d asked reported, %d refused",
             entry.round,
@@ -240,9 +243,11 @@ class MethodStrategy(Strategy):
                 LOG.warning("client %s could not evaluate: %s", client, why)
         return MetricRecord({"nodes": done}) if self._questions else None
 
-    def _measured(self, state: State) -> dict[str, Any]:
+    def _measured(self, state: State, average: Average | None) -> dict[str, Any]:
         """Accuracies on the public records, where there are any."""
-        return self.evaluator.measure(self.method.global_model(state)) if len(self.federation.test_y) else {}
+        if not len(self.federation.test_y):
+            return {}
+        return measure_released(self.evaluator, self.method.global_model(state), average)
 
     def _is_measured(self, t: int) -> bool:
         ended = self.ended is not None or t == self.experiment.train.rounds

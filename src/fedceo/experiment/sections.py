@@ -265,6 +265,16 @@ class Privacy(Section):
         return self
 
 
+class Release(Section):
+    average: Literal["none", "ema", "tail"] = "none"
+    """An average of the global models of all rounds, measured and saved beside the last model: it is made from what is
+    released anyway and costs no privacy. ema: exponential. tail: the mean of the last ones."""
+    decay: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.9
+    """ema: the weight of a model over that of the model after it."""
+    length: Count = 25
+    """tail: the last rounds whose models are averaged."""
+
+
 class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""

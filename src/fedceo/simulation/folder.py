@@ -5,6 +5,7 @@ metrics.jsonl           one line a round
 ledger.jsonl            one line a round, written before anything of the round is released and never taken back
 checkpoint.safetensors  the last state, with the round and what else is needed to go on
 model.safetensors       the trained global model, once finished
+average.safetensors     the average of the global models, once finished, where [release] asks for one
 result.json             the summary, once finished
 records/                the cohort's models of a few rounds, where [record] asks for them
 asked.json              of a federation: the round whose uploads may be on their way, and count as seen if nobody notes
@@ -26,6 +27,7 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
 from fedceo.methods import State
+from fedceo.simulation.averaging import Average
 from fedceo.simulation.durable import (
     IN_TOML,
     ZEROS,
@@ -46,6 +48,8 @@ BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experim
 """Files that a run writes when it begins, in this order; the second and third are empty then."""
 NOTED = ("round", "ledger", "seconds", "identity")
 """The least that a checkpoint must say about a run."""
+AVERAGE = "average/"
+"""The beginning of the names of an average's tensors in a checkpoint."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
     "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
@@ -237,28 +241,50 @@ class RunFolder:
         with self._writing():
             self._metrics.rewrite(history)
 
-    def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: State, about: dict[str, Any], average: Average | None = None) -> None:
+        """Save where a run stands; average: that of the global models so far, where there is one."""
+        tensors = state.flatten()
+        if average is not None:
+            tensors |= {f"{AVERAGE}{name}": w for name, w in average.weights.items()}
+            about = about | {"averaged": average.models}
         with self._writing():
-            save_tensors(self.path / "checkpoint.safetensors", state.flatten(), about)
+            save_tensors(self.path / "checkpoint.safetensors", tensors, about)
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
         path = self.path / "checkpoint.safetensors"
-        tensors, about = read_tensors(path, expected=self.has_checksums)
-        if about is None or not about.keys() >= set(NOTED):
-            raise UsageError(f"{path}: not a checkpoint of a run")
+        tensors, about = self._checkpoint()
         try:
-            return State.unflatten(tensors), about
+            return State.unflatten({name: w for name, w in tensors.items() if not name.startswith(AVERAGE)}), about
         except ValueError:
             raise UsageError(f"{path}: not a checkpoint of a run") from None
 
-    def save_model(self, weights: Mapping[str, Tensor]) -> None:
-        with self._writing():
-            save_tensors(self.path / "model.safetensors", weights)
+    def load_average(self) -> Average | None:
+        """The average that was saved with the last state."""
+        tensors, about = self._checkpoint()
+        found = {name.removeprefix(AVERAGE): w for name, w in tensors.items() if name.startswith(AVERAGE)}
+        return Average(found, about["averaged"]) if found else None
 
-    def load_model(self) -> dict[str, Tensor]:
-        """The global model of a finished run."""
-        return read_tensors(self.path / "model.safetensors", expected=self.has_checksums)[0]
+    def _checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        path = self.path / "checkpoint.safetensors"
+        tensors, about = read_tensors(path, expected=self.has_checksums)
+        if about is None or not about.keys() >= set(NOTED):
+            raise UsageError(f"{path}: not a checkpoint of a run")
+        return tensors, about
+
+    def save_model(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
+        """Save a trained model; name: "model" for that of the last round, or "average"."""
+        with self._writing():
+            save_tensors(self.path / f"{name}.safetensors", weights)
+
+    def load_model(self, name: str = "model") -> dict[str, Tensor]:
+        """A model of a finished run."""
+        return read_tensors(self.path / f"{name}.safetensors", expected=self.has_checksums)[0]
+
+    @property
+    def has_average(self) -> bool:
+        """Whether a finished run has an average of its global models."""
+        return (self.path / "average.safetensors").exists()
 
     def save_result(self, result: dict[str, Any]) -> None:
         with self._writing():

@@ -21,6 +21,7 @@ from fedceo.mechanisms.base import make_mechanism
 from fedceo.mechanisms.uploads import Stack
 from fedceo.methods.base import Method, Smooth, State, make_method
 from fedceo.models import check_model, parameters_of
+from fedceo.simulation.averaging import Average, measure_released, with_model
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.identity import make_noise_key
@@ -83,6 +84,7 @@ class Simulation:
         self.evaluator = Evaluator(self.model, self.federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
+        self.average: Average | None = None
         self.on_recording: Callable[[Recording], None] | None = None
         self.on_outcome: Callable[[Outcome], None] | None = None  # for whoever must see what the server saw: the audit
         self.clock = Clock()
@@ -96,6 +98,7 @@ class Simulation:
         clip: float,
         ledger: Ledger | None = None,
         seconds: Mapping[str, float] | None = None,
+        average: Average | None = None,
     ) -> None:
         """Put the simulation where a run was after a round.
 
@@ -103,7 +106,9 @@ class Simulation:
             clip: C after that round; it moves where clipping is adaptive.
             ledger: the ledger on disk; entries after the round are left out where a seed repeats them.
             seconds: the seconds spent so far, by part.
+            average: that of the global models up to the round.
         """
+        self.average = None if average is None else average.placed_like(self.state.weights)
         self.state, self.round = state.placed_like(self.state.weights), round_
         self.follow_clip(clip)
         if ledger is not None:
@@ -143,6 +148,8 @@ class Simulation:
                 record["clip"] = self.clip
                 self.follow_clip(self._followed(unclipped))
         self.state, self.round = outcome.state, t
+        if outcome.collected is not None:
+            self.average = with_model(self.average, self.method.global_model(self.state), t, experiment)
         if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
             with self.clock.during("evaluation"):
                 record |= self.measure()
@@ -155,9 +162,9 @@ class Simulation:
         return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
 
     def measure(self) -> dict[str, Any]:
-        """Accuracies of the global model as it is, and of the clients' own models where they have any."""
+        """Accuracies of the global model as it is, of the average of such, and of the clients' own where there are any."""
         weights = self.method.global_model(self.state)
-        record = self.evaluator.measure(weights)
+        record = measure_released(self.evaluator, weights, self.average)
         own = self.method.personal_clients(self.state)
         if own is None and not self.federation.has_local_test:
             return record
