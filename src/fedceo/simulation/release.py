@@ -29,7 +29,7 @@ from fedceo.tensors.weights import last_layer
 
 PUBLIC_SETTINGS: dict[str, Any] = {
     "data": {"name", "partition", "alpha", "min_records", "records", "validation"},
-    "model": {"name"},
+    "model": True,
     "cohort": True,
     "train": True,
     "privacy": True,
@@ -120,7 +120,7 @@ def public_settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def public_accuracy(experiment: Experiment, result: Mapping[str, Any], of: str = "last") -> float | None:
-    """The accuracy of the last model, or of the average, where it is that of the released model on test records that are public beyond doubt.
+    """The accuracy of the last model, or of the average, where it was measured on records public beyond doubt.
 
     Test records of the user's own may be a part of the private ones, and where clients keep their last layers the
     accuracy is that of a model that nobody has.
@@ -245,7 +245,7 @@ def _about_average(card: Mapping[str, Any]) -> list[str]:
     shown = "" if accuracy is None else f", with {100 * accuracy:.2f} % on the same records"
     return [
         "",
-        f"The average of the models of its rounds is in average.safetensors{shown}; the same epsilons cover it.",
+        f"The average of its rounds' models is in average.safetensors{shown}; the same epsilons cover it.",
     ]
 
 
