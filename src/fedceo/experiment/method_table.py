@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 OWN = "module:Class"
 """The name under which methods of users are registered, all together."""
-RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
-SERVER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0]
+RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+SERVER_RATES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+CLIPS = [0.03, 0.1, 0.3, 1.0, 3.0]
+SERVER_OPTIMIZERS = ["sgd", "momentum"]
 METHOD_MISTAKE = "method_mistake"
 """The type of the error that a mistake in the [method] table raises; its message is the whole line."""
 
@@ -101,8 +103,16 @@ class MethodSettings(Section):
         return None
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
-        """The space of `fedceo tune`, "section.field" -> values: the learning rate, and what a method adds to it."""
-        return {"train.server_learning_rate": SERVER_RATES} if self.steps_at_server else {"train.learning_rate": RATES}
+        """The space of `fedceo tune`, "section.field" -> values: the same of all methods, and what a method adds to it.
+
+        The best rate, clip and momentum of the server depend on each other: noise grows with the clip, and momentum
+        takes a smaller rate.
+        """
+        space: dict[str, list[Any]] = {"train.learning_rate": RATES}
+        if self.steps_at_server:
+            space = {"train.server_learning_rate": SERVER_RATES}
+        space["train.server_optimizer"] = SERVER_OPTIMIZERS
+        return space | ({"privacy.clip": CLIPS} if experiment.mechanism.adds_noise else {})
 
 
 def known_methods() -> list[str]:
