@@ -37,7 +37,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
         "train.learning_rate": own.train.learning_rate,
         "train.server_optimizer": "sgd",
         "method.mu": own.method.mu,
-    } | ({"privacy.clip": own.privacy.clip} if own.mechanism.adds_noise else {})
+        "privacy.clip": own.privacy.clip,
+    }
     best = max(seen, key=lambda each: each[0])[1]
     assert tuned.train.learning_rate == best["train.learning_rate"]
     assert load_experiment(tmp_path / "tuned.toml") == tuned and "best of 4 trials on validation" in str(tuned.note)

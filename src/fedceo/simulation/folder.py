@@ -28,6 +28,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
 from fedceo.methods import State
 from fedceo.simulation.averaging import Average
+from fedceo.simulation.checkpoints import read_checkpoint, save_checkpoint
 from fedceo.simulation.durable import (
     IN_TOML,
     ZEROS,
@@ -46,10 +47,6 @@ from fedceo.simulation.tensor_files import read_tensors, save_tensors
 
 BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
 """Files that a run writes when it begins, in this order; the second and third are empty then."""
-NOTED = ("round", "ledger", "seconds", "identity")
-"""The least that a checkpoint must say about a run."""
-AVERAGE = "average/"
-"""The beginning of the names of an average's tensors in a checkpoint."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
     "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
@@ -63,6 +60,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checkpoint = path / "checkpoint.safetensors"
         self._metrics, self._spent = Lines(path / "metrics.jsonl"), SpentFiles(path)
         self._hold = Hold(path)
 
@@ -242,35 +240,17 @@ class RunFolder:
             self._metrics.rewrite(history)
 
     def save_checkpoint(self, state: State, about: dict[str, Any], average: Average | None = None) -> None:
-        """Save where a run stands; average: that of the global models so far, where there is one."""
-        tensors = state.flatten()
-        if average is not None:
-            tensors |= {f"{AVERAGE}{name}": w for name, w in average.weights.items()}
-            about = about | {"averaged": average.models}
+        """Save where the run stands; average: that of the global models so far, where there is one."""
         with self._writing():
-            save_tensors(self.path / "checkpoint.safetensors", tensors, about)
+            save_checkpoint(self._checkpoint, state, about, average)
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
-        path = self.path / "checkpoint.safetensors"
-        tensors, about = self._checkpoint()
-        try:
-            return State.unflatten({name: w for name, w in tensors.items() if not name.startswith(AVERAGE)}), about
-        except ValueError:
-            raise UsageError(f"{path}: not a checkpoint of a run") from None
+        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[:2]
 
     def load_average(self) -> Average | None:
         """The average that was saved with the last state."""
-        tensors, about = self._checkpoint()
-        found = {name.removeprefix(AVERAGE): w for name, w in tensors.items() if name.startswith(AVERAGE)}
-        return Average(found, about["averaged"]) if found else None
-
-    def _checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        path = self.path / "checkpoint.safetensors"
-        tensors, about = read_tensors(path, expected=self.has_checksums)
-        if about is None or not about.keys() >= set(NOTED):
-            raise UsageError(f"{path}: not a checkpoint of a run")
-        return tensors, about
+        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[2]
 
     def save_model(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
         """Save a trained model; name: "model" for that of the last round, or "average"."""

@@ -162,7 +162,7 @@ class Simulation:
         return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
 
     def measure(self) -> dict[str, Any]:
-        """Accuracies of the global model, of the average of such, and of clients' own models, as far as there are any."""
+        """Accuracies of the global model, of the average of such, and of clients' own models, where there are any."""
         weights = self.method.global_model(self.state)
         record = measure_released(self.evaluator, weights, self.average)
         own = self.method.personal_clients(self.state)
