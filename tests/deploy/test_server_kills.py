@@ -72,7 +72,7 @@ def test_a_run_that_missing_reports_ended_does_not_go_on_after_a_kill(tmp_path: 
     for node in list(grid.nodes.values())[:3]:
         node.tamper = lambda reply: None if server.round == 2 else reply
 
-    def killed(result: dict[str, Any]) -> None:
+    def killed(*_: Any) -> None:
         raise KilledError
 
     server.log.finish = killed  # type: ignore[method-assign]

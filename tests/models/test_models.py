@@ -13,6 +13,7 @@ from fedceo.errors import UsageError
 from fedceo.models import MODELS, build_model, check_model, parameters_of
 from fedceo.models.lstm import LSTM, Layer
 from fedceo.models.mlp import MLP
+from fedceo.models.small_cnn import SmallCNN
 from fedceo.training.schedule import Schedule
 
 
@@ -157,6 +158,7 @@ def test_settings_of_the_small_cnn_are_what_they_say() -> None:
     plain = build_model("small-cnn", shape, 10, 0)
     assert plain.state_dict().keys() == build_model("small-cnn", shape, 10, 0, {"norm": "none"}).state_dict().keys()
     model = build_model("small-cnn", shape, 10, 0, {"activation": "tanh", "norm": "group"})
+    assert isinstance(model, SmallCNN) and model.norms is not None
     first, second = model.norms
     pool = torch.nn.MaxPool2d(2)
     hidden = pool(torch.tanh(nn.functional.group_norm(model.conv1(x), 4, first.weight, first.bias)))

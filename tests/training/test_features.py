@@ -53,6 +53,7 @@ def test_a_model_without_features_stays_as_it_is(images: Federation) -> None:
 
 def test_the_head_on_features_is_the_model_on_records(images: Federation) -> None:
     model = build_model("scattering", images.shape, 3, 0, {"hidden": 5})
+    assert isinstance(model, OnFeatures)
     head, features = on_features(model, images)
     assert torch.allclose(head(features.inputs(features.x)), model(images.inputs(images.x)), atol=1e-5)
     assert torch.allclose(head(features.inputs(features.test_x)), model(images.inputs(images.test_x)), atol=1e-5)

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import torch
@@ -36,8 +37,9 @@ def read_cached(key: str) -> Source | None:
     """The source cached under a key, memory-mapped; None if it is missing, damaged or of another version."""
     tensors, said = read_tensors(key)
     try:
-        about = json.loads(said)
-        return Source(**tensors, **about | {each: tuple(about[each]) for each in ("mean", "std")})
+        about: dict[str, Any] = json.loads(said)
+        about |= {each: tuple(about[each]) for each in ("mean", "std")}
+        return Source(**about, **tensors)
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
 
@@ -49,7 +51,7 @@ def keep(key: str, source: Source) -> None:
     keep_tensors(key, tensors, json.dumps({name: getattr(source, name) for name in ABOUT}))
 
 
-def read_tensors(key: str) -> tuple[dict[str, Tensor], str]:
+def read_tensors(key: str) -> tuple[dict[str, Any], str]:
     """The tensors cached under a key, memory-mapped, and what is said about them; nothing where they are damaged."""
     path = cache_folder() / f"{key}.safetensors"
     try:

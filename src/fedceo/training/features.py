@@ -5,7 +5,9 @@ and audit then sees a small model on a federation of features, and needs to know
 """
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -64,7 +66,19 @@ def _computed(model: OnFeatures, federation: Federation, records: Tensor) -> Ten
             out[at : at + size] = model.transform(inputs).cpu()
 
     threads = torch.get_num_threads() if first.device.type == "cpu" else 1
-    with one_torch_thread(), ThreadPoolExecutor(threads) as pool:  # torch's own threads would wait for each other
+    # torch's own threads would wait for each other
+    with one_torch_thread(), _whole_products(), ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(transform, range(0, len(records), size)):
             pass
     return out
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Products in all bits of float32 inside: train.tf32 is for training, and the cache serves other runs too."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
