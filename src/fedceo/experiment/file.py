@@ -184,11 +184,11 @@ def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Tables are merged field by field; a [method] of another name replaces the whole one below it."""
+    """Tables are merged field by field; a [method] or [model] of another name replaces the whole one below it."""
     merged = below | above
     for name in below.keys() & above.keys():
         if isinstance(below[name], dict) and isinstance(above[name], dict):
-            other = name == "method" and above[name].get("name") not in (None, below[name].get("name"))
+            other = name in ("method", "model") and above[name].get("name") not in (None, below[name].get("name"))
             merged[name] = above[name] if other else _merged(below[name], above[name])
     return merged
 
@@ -246,10 +246,10 @@ NO_ROOM = {
 def put(section: dict[str, Any], name: str, value: Any) -> None:
     """Set "section.field" in its section, without what the new value leaves no room for.
 
-    A method of another name takes none of the fields of the one before; noise_multiplier and target_epsilon are two
-    ways to say the same; without a mechanism there is neither.
+    A method or model of another name takes none of the fields of the one before; noise_multiplier and target_epsilon
+    are two ways to say the same; without a mechanism there is neither.
     """
-    if name == "method.name" and value != section.get("name"):
+    if name in ("method.name", "model.name") and value != section.get("name"):
         section.clear()
     is_known = isinstance(value, str) and value in MECHANISMS
     rules_out = name != "privacy.mechanism" or (is_known and not MECHANISMS[value].adds_noise)
