@@ -61,7 +61,7 @@ def test_a_model_on_fixed_features_is_audited() -> None:
         "data": {"name": "digits", "clients": 12},
         "model": {"name": "scattering"},
         "cohort": {"size": K},
-        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 4},
+        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 64},
         "privacy": {"mechanism": "central", "noise_multiplier": 1.0, "clip": 0.5},
         "method": FEDAVG,
     }

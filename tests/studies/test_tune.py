@@ -35,6 +35,7 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     assert isinstance(own.method, FedProxSettings)
     assert seen[0][1] == {
         "train.learning_rate": own.train.learning_rate,
+        "train.server_learning_rate": own.train.server_learning_rate,
         "train.server_optimizer": "sgd",
         "method.mu": own.method.mu,
         "privacy.clip": own.privacy.clip,
@@ -63,7 +64,7 @@ def test_every_method_searches_rate_clip_and_momentum(name: str) -> None:
     experiment = parse_experiment(TABLE | {"method": {"name": name}, "privacy": privacy})
     space = experiment.method.search_space(experiment)
     assert (min(space["privacy.clip"]), max(space["privacy.clip"])) == (0.03, 3.0)
-    assert "train.learning_rate" in space or "train.server_learning_rate" in space
+    assert "train.server_learning_rate" in space
     assert space.get("train.server_optimizer") == (None if name == "fedceo" else ["sgd", "momentum"])
     without = parse_experiment(TABLE | {"method": {"name": name}, "privacy": {"mechanism": "none"}})
     assert "privacy.clip" not in without.method.search_space(without)
