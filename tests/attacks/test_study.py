@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,22 @@ def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> Tensor:
 def test_without_privacy_the_update_itself_is_held(holds: str) -> None:
     found, plain = held(simulation(privacy={"mechanism": "none"}), holds)
     assert (apart(found, plain) < 1e-4 * norms_of(plain)).all()
+
+
+@pytest.mark.parametrize("holds", ["T0", "T1", "T3"])
+def test_a_model_on_fixed_features_is_attacked_through_its_transform(holds: str) -> None:
+    """The attacker looks for a picture, and a linear layer's update shows the features that the picture must have."""
+    sim = simulation(model={"name": "scattering"}, privacy={"mechanism": "none"}, train={"learning_rate": 0.05})
+    pictures = sim.federation.origin.inputs(sim.federation.origin.x[:3])
+    labels = F.one_hot(sim.federation.y[:3], 10).float()
+    sender = make_sender(sim, holds)
+    found = held_updates(holds, sim, sender, pictures, labels, lambda _: (pictures, labels))
+    plain = sender.updates(pictures, labels)
+    assert (apart(found, plain) < 1e-3 * norms_of(plain)).all()
+    if holds == "T1":
+        study = run_study(sim, QUICK, holds, [0, 1])
+        assert study.truth.shape == (2, 1, 8, 8)
+        assert all(np.isfinite(row["psnr_of_each"]).all() for row in study.result["rows"])
 
 
 def test_uploads_are_clipped_and_noised_by_the_mechanism() -> None:

@@ -14,6 +14,7 @@ from fedceo.audit.report import Report, audit
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
 from fedceo.experiment.method_table import known_methods
+from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.training import loop
 from fedceo.training.batched.chain import Chain
@@ -53,6 +54,19 @@ def simulation(
     }
     torch.manual_seed(seed)
     return Simulation(parse_experiment(table), federation((6,) * 12), model or SmallConv(), "small", sigma)
+
+
+def test_a_model_on_fixed_features_is_audited() -> None:
+    table = {
+        "data": {"name": "digits", "clients": 12},
+        "model": {"name": "scattering"},
+        "cohort": {"size": K},
+        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 64},
+        "privacy": {"mechanism": "central", "noise_multiplier": 1.0, "clip": 0.5},
+        "method": FEDAVG,
+    }
+    report = audit(prepare(parse_experiment(table)), rounds=60)
+    assert not report.refuted, [finding for finding in report.findings if not finding.passed]
 
 
 CHECKS = {

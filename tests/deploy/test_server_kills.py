@@ -16,6 +16,7 @@ from flwr.app import Message
 
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
+from fedceo.tensors.weights import Weights
 from tests.support.failing_disk import failing_disk
 from tests.support.federated_survival import (
     BUDGET,
@@ -72,7 +73,7 @@ def test_a_run_that_missing_reports_ended_does_not_go_on_after_a_kill(tmp_path: 
     for node in list(grid.nodes.values())[:3]:
         node.tamper = lambda reply: None if server.round == 2 else reply
 
-    def killed(result: dict[str, Any]) -> None:
+    def killed(result: dict[str, Any], fixed: Weights) -> None:
         raise KilledError
 
     server.log.finish = killed  # type: ignore[method-assign]

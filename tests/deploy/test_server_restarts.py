@@ -62,6 +62,23 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint_and_forgets_no_upload(tm
     assert [record["round"] for record in RunFolder(tmp_path / "run").history()] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("t", [2, 4])
+def test_a_server_that_dies_goes_on_with_its_average(t: int, tmp_path: Path) -> None:
+    given = experiment(cohort={"size": 5}, release={"average": "tail", "length": 3})
+    noise = simulated_schedule(given)
+    grid = local_grid(given, noise)
+    server = strategy(given, tmp_path / "run")
+    kill_in_round(grid, server, t)
+    with pytest.raises(Killed):
+        server.run(grid)
+    server.log.release()
+    again = strategy(given, tmp_path / "run")
+    again.run(local_grid(given, noise))
+    expected = simulated(given).average
+    assert expected is not None and again.log.average is not None and again.log.average.models == 3
+    assert distance(again.log.average.weights, expected) < 1e-6
+
+
 def test_what_is_spent_is_on_the_disk_before_the_method_takes_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
@@ -43,6 +44,22 @@ def test_a_federation_ends_where_the_simulation_does(method: dict[str, Any], eng
     assert result["accuracy"]["last"] == expected.result["accuracy"]["last"]
     assert [row["epsilon"] for row in result["privacy"]] == [row["epsilon"] for row in expected.result["privacy"]]
     assert not any("remove the noise" in row["assumption"] for row in result["privacy"])
+
+
+@pytest.mark.parametrize("average", ["ema", "tail"])
+def test_features_and_averages_end_where_the_simulation_does(average: str, tmp_path: Path) -> None:
+    given = experiment(model={"name": "scattering"}, release={"average": average, "length": 2})
+    server = strategy(given, tmp_path / "run")
+    result = server.run(local_grid(given, simulated_schedule(given)))
+    expected = simulated(given)
+    assert expected.average is not None and server.log.average is not None
+    assert distance(server.state.weights, expected.weights) < 1e-6
+    assert distance(server.log.average.weights, expected.average) < 1e-6
+    assert result["accuracy"]["average"] == expected.result["accuracy"]["average"]
+    assert result["record_shape"] == [1, 8, 8]
+    back = fedceo.load(tmp_path / "run")
+    assert back.average is not None and distance(back.average, expected.average) < 1e-6
+    assert back.model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
 
 
 def test_poisson_cohorts_caps_and_an_optimiser_end_where_the_simulation_does(tmp_path: Path) -> None:

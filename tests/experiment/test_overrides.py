@@ -49,6 +49,17 @@ def test_another_method_has_none_of_the_fields_of_the_one_before(file: Path) -> 
     assert names == ["fedavg", "fedprox"]
 
 
+def test_another_model_has_none_of_the_settings_of_the_one_before(tmp_path: Path) -> None:
+    path, above = tmp_path / "mine.toml", tmp_path / "above.toml"
+    path.write_text(FILE + '[model]\nname = "scattering"\nhidden = 8\n')
+    assert both_ways(path, "model.name", "small-cnn").model.settings == {}
+    assert both_ways(path, "model.name", "scattering").model.settings == {"hidden": 8}
+    above.write_text('extends = ["mine.toml"]\n[model]\nname = "small-cnn"\nnorm = "group"\n')
+    assert load_experiment(above).model.settings == {"norm": "group"}
+    above.write_text('extends = ["mine.toml"]\n[model]\nhidden = 3\n')
+    assert load_experiment(above).model.settings == {"hidden": 3}
+
+
 def test_noise_is_said_in_one_way(file: Path) -> None:
     privacy = both_ways(file, "privacy.noise_multiplier", 1.5).privacy
     assert (privacy.noise_multiplier, privacy.target_epsilon, privacy.max_epsilon) == (1.5, None, 9.0)

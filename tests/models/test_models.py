@@ -13,6 +13,7 @@ from fedceo.errors import UsageError
 from fedceo.models import MODELS, build_model, check_model, parameters_of
 from fedceo.models.lstm import LSTM, Layer
 from fedceo.models.mlp import MLP
+from fedceo.models.small_cnn import SmallCNN
 from fedceo.training.schedule import Schedule
 
 
@@ -76,6 +77,7 @@ RECORDS = {
     "lstm": (6,),
     "logistic": (1, 8, 8),
     "small-cnn": (1, 8, 8),
+    "scattering": (1, 8, 8),
     "dlg-lenet": (1, 8, 8),
 }
 
@@ -123,7 +125,9 @@ def test_gradients_of_single_records_can_be_clipped(name: str) -> None:
     assert 0 < norm <= 0.01 * (1 + 1e-3) and run.weights.keys() == parameters_of(start).keys()
 
 
-@pytest.mark.parametrize("name, rounds, rate", [("lstm", 6, 2.0), ("logistic", 2, 0.1), ("small-cnn", 3, 0.1)])
+@pytest.mark.parametrize(
+    "name, rounds, rate", [("lstm", 6, 2.0), ("logistic", 2, 0.1), ("small-cnn", 3, 0.1), ("scattering", 3, 0.03)]
+)
 def test_models_learn(name: str, rounds: int, rate: float) -> None:
     table = settings(name, 2, train={"rounds": rounds, "local_epochs": 4, "batch_size": 8, "learning_rate": rate})
     result = fedceo.run(table, data=learnable(name, 40)).result
@@ -140,6 +144,25 @@ def test_the_large_ones_learn(name: str) -> None:
         torch.nn.functional.cross_entropy(model(source.x), source.y).backward()
         optimizer.step()
     assert float((model(source.x).argmax(1) == source.y).float().mean()) >= 0.9
+
+
+@pytest.mark.parametrize("activation, norm", [("tanh", None), ("relu", "group"), ("tanh", "group"), ("tanh", "none")])
+def test_the_small_cnn_learns_with_other_activations_and_norms(activation: str, norm: str | None) -> None:
+    chosen = {"name": "small-cnn", "activation": activation} | ({} if norm is None else {"norm": norm})
+    table = settings("small-cnn", 2, model=chosen, train={"rounds": 3, "local_epochs": 4, "batch_size": 8})
+    assert fedceo.run(table, data=learnable("small-cnn", 40)).result["accuracy"]["last"] >= 0.9
+
+
+def test_settings_of_the_small_cnn_are_what_they_say() -> None:
+    shape, x = (1, 8, 8), torch.randn(3, 1, 8, 8)
+    plain = build_model("small-cnn", shape, 10, 0)
+    assert plain.state_dict().keys() == build_model("small-cnn", shape, 10, 0, {"norm": "none"}).state_dict().keys()
+    model = build_model("small-cnn", shape, 10, 0, {"activation": "tanh", "norm": "group"})
+    assert isinstance(model, SmallCNN) and model.norms is not None
+    pool = torch.nn.MaxPool2d(2)
+    hidden = pool(torch.tanh(nn.functional.group_norm(model.conv1(x), 4)))
+    hidden = pool(torch.tanh(nn.functional.group_norm(model.conv2(hidden), 8)))
+    assert torch.allclose(model(x), model.fc(hidden.flatten(1)), atol=1e-6)
 
 
 def test_an_lstm_layer_is_torchs() -> None:

@@ -33,7 +33,13 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     assert len(seen) == 4
     own = parse_experiment(TABLE)
     assert isinstance(own.method, FedProxSettings)
-    assert seen[0][1] == {"train.learning_rate": own.train.learning_rate, "method.mu": own.method.mu}
+    assert seen[0][1] == {
+        "train.learning_rate": own.train.learning_rate,
+        "train.server_learning_rate": own.train.server_learning_rate,
+        "train.server_optimizer": "sgd",
+        "method.mu": own.method.mu,
+        "privacy.clip": own.privacy.clip,
+    }
     best = max(seen, key=lambda each: each[0])[1]
     assert tuned.train.learning_rate == best["train.learning_rate"]
     assert load_experiment(tmp_path / "tuned.toml") == tuned and "best of 4 trials on validation" in str(tuned.note)
@@ -50,6 +56,18 @@ def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
     for field, values in experiment.method.search_space(experiment).items():
         for value in values:
             changed(experiment, {field: value})
+
+
+@pytest.mark.parametrize("name", known_methods())
+def test_every_method_searches_rate_clip_and_momentum(name: str) -> None:
+    privacy = {"mechanism": "distributed", "noise_multiplier": 1.0}
+    experiment = parse_experiment(TABLE | {"method": {"name": name}, "privacy": privacy})
+    space = experiment.method.search_space(experiment)
+    assert (min(space["privacy.clip"]), max(space["privacy.clip"])) == (0.03, 3.0)
+    assert "train.server_learning_rate" in space
+    assert space.get("train.server_optimizer") == (None if name == "fedceo" else ["sgd", "momentum"])
+    without = parse_experiment(TABLE | {"method": {"name": name}, "privacy": {"mechanism": "none"}})
+    assert "privacy.clip" not in without.method.search_space(without)
 
 
 def test_intervals_without_a_smoothing_are_not_tried() -> None:

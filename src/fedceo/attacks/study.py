@@ -85,7 +85,7 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, indices: list[
     the gradient at weights drawn anew, each tensor as large as the attacked one. T1 and T2 have the same control, so
     that a caller who asks for both can leave one out.
     """
-    federation = simulation.federation
+    federation = simulation.federation.origin
     if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
         raise UsageError(f"data: {federation.name} has records of shape {federation.shape}; attacks are on pictures")
     check_holds(holds, simulation)
@@ -164,19 +164,20 @@ def _result(simulation: Simulation, attack: Attack, holds: str, sender: Sender, 
 
 def _box(simulation: Simulation, dtype: torch.dtype, raw: bool) -> tuple[Tensor, Tensor]:
     """The darkest and the brightest record as inputs of the model, each (*shape); raw: unnormalised, from 0 to 1."""
-    x = simulation.federation.x
+    federation = simulation.federation.origin
+    x = federation.x
     if raw:
         lowest = torch.zeros(x.shape[1:], dtype=dtype, device=simulation.device)
         return lowest, lowest + 1
     ends = (0, 255) if x.dtype == torch.uint8 else (float(x.min()), float(x.max()))
     records = torch.stack([torch.full_like(x[0], end) for end in ends])
-    lowest, highest = simulation.federation.inputs(records, dtype).to(simulation.device)
+    lowest, highest = federation.inputs(records, dtype).to(simulation.device)
     return lowest, highest
 
 
 def _inputs(simulation: Simulation, indices: list[int], box: tuple[Tensor, Tensor]) -> Tensor:
     """The inputs of the attacked model for some records, (n, *shape), normalised or raw as the box is."""
-    x = simulation.federation.x
+    x = simulation.federation.origin.x
     records = x[torch.tensor(indices, dtype=torch.int64)].to(simulation.device, box[0].dtype)
     low, high = (0.0, 255.0) if x.dtype == torch.uint8 else (float(x.min()), float(x.max()))
     return box[0] + (records - low) / (high - low) * (box[1] - box[0])

@@ -62,7 +62,7 @@ def make_sender(simulation: Simulation, holds: str) -> Sender:
     rate = train.learning_rate * schedule_factor(train.schedule, min(simulation.round + 1, train.rounds), train.rounds)
     steps = min(train.local_epochs, MOST_STEPS) if holds == "T3" else 1
     weights = {name: w.detach() for name, w in simulation.state.weights.items()}
-    return Sender(simulation.model.eval(), weights, rate, steps, train.momentum)
+    return Sender(simulation.whole_model.eval(), weights, rate, steps, train.momentum)
 
 
 def held_updates(
@@ -103,12 +103,12 @@ def _one_record_clients(simulation: Simulation, x: Tensor, labels: Tensor, clien
 
     Dropout is left out: the attacker's model of the client has none.
     """
-    model = copy(simulation.model)
+    model = copy(simulation.whole_model)
     if getattr(model, "mask_shape", None) is not None:
         model.mask_shape = None  # type: ignore[assignment]
     nobody = [torch.empty(0, dtype=torch.int64)] * clients.start
     federation = replace(
-        simulation.federation,
+        simulation.federation.origin,
         x=x,
         y=labels.argmax(1),
         train=[*nobody, *(torch.tensor([k]) for k in range(len(x)))],

@@ -26,6 +26,7 @@ def release(
     if as_json:
         print(json.dumps(card))
         return
-    print(f"{out}: model.safetensors, card.json and README.md")
+    models = "model.safetensors, average.safetensors" if "average_test_accuracy" in card else "model.safetensors"
+    print(f"{out}: {models}, card.json and README.md")
     if card["left_out"]:
         print(f"left out, because clients keep them for themselves: {', '.join(card['left_out'])}")

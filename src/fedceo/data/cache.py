@@ -1,7 +1,7 @@
-"""A cache of data sets that have been read, one memory-mapped file each, so that the next run has them at once.
+"""A cache of data sets that have been read, and of features made from them, one memory-mapped file each.
 
-A cached file's name carries the checksum of the source files: changed source files are read anew. Inside it is the
-checksum of what was read: a cached file that a disk has changed since is made anew.
+A cached file's name carries the checksum of what it was made from: changed source files are read anew. Inside it is the
+checksum of what was made: a cached file that a disk has changed since is made anew.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import torch
@@ -34,29 +35,41 @@ def cache_folder() -> Path:
 
 def read_cached(key: str) -> Source | None:
     """The source cached under a key, memory-mapped; None if it is missing, damaged or of another version."""
+    tensors, said = read_tensors(key)
+    try:
+        about: dict[str, Any] = json.loads(said)
+        about |= {each: tuple(about[each]) for each in ("mean", "std")}
+        return Source(**about, **tensors)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def keep(key: str, source: Source) -> None:
+    """Cache a source as `keep_tensors` says."""
+    found = {name: getattr(source, name) for name in TENSORS}
+    tensors = {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
+    keep_tensors(key, tensors, json.dumps({name: getattr(source, name) for name in ABOUT}))
+
+
+def read_tensors(key: str) -> tuple[dict[str, Any], str]:
+    """The tensors cached under a key, memory-mapped, and what is said about them; nothing where they are damaged."""
     path = cache_folder() / f"{key}.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             checksum, _, said = file.metadata()["source"].partition(" ")
-        if checksum != _checksum(tensors, said):
-            return None
-        about = json.loads(said)
-        return Source(**tensors, **about | {each: tuple(about[each]) for each in ("mean", "std")})
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
-        return None
+    except (SafetensorError, OSError, KeyError, TypeError):
+        return {}, ""
+    return (tensors, said) if checksum == _checksum(tensors, said) else ({}, "")
 
 
-def keep(key: str, source: Source) -> None:
-    """Cache a source, whole or not at all; where the folder cannot be written, nothing is cached."""
+def keep_tensors(key: str, tensors: Mapping[str, Tensor], said: str = "") -> None:
+    """Cache tensors, whole or not at all; where the folder cannot be written, nothing is cached."""
     path = cache_folder() / f"{key}.safetensors"
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    found = {name: getattr(source, name) for name in TENSORS}
-    tensors = {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
-    said = json.dumps({name: getattr(source, name) for name in ABOUT})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, unfinished, {"source": f"{_checksum(tensors, said)} {said}"})
+        save_file(dict(tensors), unfinished, {"source": f"{_checksum(tensors, said)} {said}"})
         unfinished.replace(path)
     except (OSError, SafetensorError):
         with contextlib.suppress(OSError):

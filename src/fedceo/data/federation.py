@@ -31,6 +31,7 @@ class Federation:
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
         local_test_from: the records to which local_test's indices point: "own", records of x kept out of training, or
             "test", records of the public test set with labels like the client's.
+        features_of: the federation of which this one holds features instead of records, or None.
     """
 
     name: str
@@ -45,6 +46,12 @@ class Federation:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     local_test_from: Literal["own", "test"] = "own"
+    features_of: "Federation | None" = None
+
+    @property
+    def origin(self) -> "Federation":
+        """The federation of the records themselves, whose digests tell one federation from another."""
+        return self.features_of or self
 
     @property
     def clients(self) -> int:
@@ -73,6 +80,8 @@ class Federation:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of records, labels, partition and normalisation, by which a checkpoint knows its data again."""
+        if self.features_of is not None:  # features may differ in their last bits from machine to machine
+            return self.features_of.digest
         assignment = self.train.parts if isinstance(self.train, Assignment | Resampled) else self.train
         about = f"{self.mean} {self.std}"
         return _digest(about, (self.x, self.y, self.test_x, self.test_y, self.validation, *assignment))
@@ -80,7 +89,7 @@ class Federation:
     @cached_property
     def test_digest(self) -> str:
         """SHA-256 of the public test set; accuracies on equal test sets can be compared."""
-        return _digest("", (self.test_x, self.test_y))
+        return _digest("", (self.origin.test_x, self.origin.test_y))
 
     def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
         """The raw records that a client's personal model is measured on, and their labels."""

@@ -21,6 +21,7 @@ from fedceo.simulation.spending import solve_noise
 from fedceo.tensors.weights import Weights, repeat
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
+from fedceo.training.features import on_features
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
 
@@ -106,10 +107,12 @@ class Node:
     def _training_context(self, context: Context) -> TrainingContext:
         train, seed = self.experiment.train, Schedule(self.experiment.seed)
         data = self.records(client_number(context))
-        model = build_model(self.experiment.model.name, data.shape, data.classes, seed.number("model"))
+        about = self.experiment.model
+        model = build_model(about.name, data.shape, data.classes, seed.number("model"), about.settings)
         device, dtype = choose_device(train.device), getattr(torch, train.precision)
+        trained, data = on_features(model.to(device, dtype), data)
         # batches may follow the seed: a user's privacy rests on the noise of the update alone
-        return TrainingContext(model.to(device, dtype), data, seed, device, dtype)
+        return TrainingContext(trained, data, seed, device, dtype)
 
 
 def client_app(

@@ -10,7 +10,9 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, to_toml
 from fedceo.methods import State
+from fedceo.simulation.averaging import Average
 from fedceo.simulation.folder import RunFolder
+from fedceo.tensors.weights import Weights
 
 
 class ServerLog:
@@ -18,6 +20,7 @@ class ServerLog:
 
     Attributes:
         state, round: the state after the last round, and its number.
+        average: that of the global models of its rounds, where [release] asks for one.
         ledger, history: the privacy ledger, and the metrics of each round.
         keys: client -> public key.
     """
@@ -26,6 +29,7 @@ class ServerLog:
         self.folder, self.experiment = RunFolder(path), experiment
         self.identity = _identity(experiment, beginning)
         self.state, self.round, seconds = beginning, 0, 0.0
+        self.average: Average | None = None
         self.history: list[dict[str, Any]] = []
         self.ledger = Ledger(repeatable=False)
         self.keys: dict[int, str] = {}
@@ -55,13 +59,13 @@ class ServerLog:
         self.ledger.add(entry)
         self.folder.forget_asked()
 
-    def close(self, metrics: dict[str, Any], state: State) -> None:
-        """Note the metrics of a finished round, and its state."""
-        self.state, self.round = state, metrics["round"]
+    def close(self, metrics: dict[str, Any], state: State, average: Average | None) -> None:
+        """Note the metrics of a finished round, its state, and the average up to it."""
+        self.state, self.round, self.average = state, metrics["round"], average
         self.history.append(metrics)
         self.folder.append(metrics)
         if self.round % self.experiment.checkpoint.every == 0:
-            self.folder.save_checkpoint(state, self._about(self.seconds))
+            self.folder.save_checkpoint(state, self._about(self.seconds), average)
 
     def amend(self, more: dict[str, Any]) -> None:
         """Add to the metrics of the last round."""
@@ -73,8 +77,11 @@ class ServerLog:
             self.keys = dict(keys)
             self.folder.save_nodes(self.keys)
 
-    def finish(self, result: dict[str, Any]) -> None:
-        self.folder.save_model(self.state.weights)
+    def finish(self, result: dict[str, Any], fixed: Weights) -> None:
+        """Write the model and the summary; fixed: the parts of the model that no training changes."""
+        self.folder.save_model({**self.state.weights, **fixed})
+        if self.average is not None:
+            self.folder.save_model({**self.average.weights, **fixed}, "average")
         self.folder.save_result(result)
         self.release()
 
@@ -95,6 +102,8 @@ class ServerLog:
         self.keys = self.folder.nodes()
         self.history = self.folder.rewind(about["round"])
         self.state, self.round = state.placed_like(beginning.weights), about["round"]
+        average = self.folder.load_average()
+        self.average = None if average is None else average.placed_like(beginning.weights)
         return float(about["seconds"])
 
     def _about(self, seconds: float) -> dict[str, Any]:

@@ -28,13 +28,15 @@ from fedceo.experiment.file import Experiment
 from fedceo.mechanisms.base import make_mechanism
 from fedceo.mechanisms.uploads import Stack
 from fedceo.methods import State, make_method
-from fedceo.models import build_model, check_model, parameters_of
+from fedceo.models import build_model, check_model, fixed_parts, parameters_of
+from fedceo.simulation.averaging import Average, measure_released, with_model
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.round import Collected, plan_round, take_round
 from fedceo.simulation.spending import privacy_plan, solve_noise
 from fedceo.simulation.summary import result_of
 from fedceo.tensors.weights import stack
 from fedceo.training.engine import choose_device
+from fedceo.training.features import on_features
 from fedceo.training.schedule import Schedule
 
 LOG = logging.getLogger("flwr")
@@ -78,21 +80,23 @@ class MethodStrategy(Strategy):
             raise UsageError(
                 f"data.clients: {experiment.data.clients}, but public records for {public.clients} clients"
             )
-        self.experiment, self.federation, self.timeout, self.cohorts = experiment, public, timeout, cohorts
+        self.experiment, self.timeout, self.cohorts = experiment, timeout, cohorts
         self.model_name, self.engine = experiment.model.name, "flower"
         self.device, dtype = choose_device(experiment.train.device), getattr(torch, experiment.train.precision)
         seed = Schedule(experiment.seed).number("model")
-        self.model = build_model(self.model_name, public.shape, public.classes, seed).to(self.device, dtype)
-        check_model(self.model, public.shape, public.classes, torch.int64 if public.x.dtype == torch.int32 else None)
+        model = build_model(self.model_name, public.shape, public.classes, seed, experiment.model.settings)
+        check_model(model, public.shape, public.classes, torch.int64 if public.x.dtype == torch.int32 else None)
+        self.whole_model = model.to(self.device, dtype)
+        self.model, self.federation = on_features(self.whole_model, public)
         weights = {name: w.clone() for name, w in parameters_of(self.model).items()}
         sizes = [1] * public.clients
         self.noise_multiplier = solve_noise(experiment, sizes)
         self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
         self.method = make_method(experiment, weights, self.mechanism)
-        self.tests = UploadTests(self.mechanism, self.model, public, weights)
+        self.tests = UploadTests(self.mechanism, self.model, self.federation, weights)
         plan, limit = privacy_plan(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
         self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)
-        self.evaluator = Evaluator(self.model, public, self.device, dtype)
+        self.evaluator = Evaluator(self.model, self.federation, self.device, dtype)
         self.log = ServerLog(out, experiment, State(weights))
         self.nodes = NodeRegistry(public.clients, self.log.keys, timeout)
         self.entry: Entry | None = None
@@ -121,9 +125,9 @@ class MethodStrategy(Strategy):
         except BudgetSpentError as why:
             self.ended = str(why)
             if self.round and "test_accuracy" not in self.log.history[-1]:
-                self.log.amend(self._measured(self.state))
+                self.log.amend(self._measured(self.state, self.log.average))
         result = result_of(self, self.log.history, self.log.seconds, self.ended)
-        self.log.finish(result)
+        self.log.finish(result, fixed_parts(self.whole_model))
         return result
 
     def summary(self) -> None:
@@ -185,14 +189,16 @@ class MethodStrategy(Strategy):
             "refused": refused,
         }
         outcome = take_round(self.state, entry, self.method, lambda _, entry: _received(uploads, entry))
-        state = outcome.state
+        state, average = outcome.state, self.log.average
+        if outcome.collected is not None:
+            average = with_model(average, self.method.global_model(state), entry.round, self.experiment)
         record |= outcome.record
         if self._is_measured(entry.round):
-            record |= self._measured(state)
+            record |= self._measured(state, average)
         if self.ended is not None:
             record["ended_early"] = self.ended  # so that a server that is killed now does not go on
         self.entry = entry
-        self.log.close(record, state)
+        self.log.close(record, state, average)
         LOG.info(
             "round %d: %d of %d asked reported, %d refused",
             entry.round,
@@ -237,9 +243,11 @@ class MethodStrategy(Strategy):
                 LOG.warning("client %s could not evaluate: %s", client, why)
         return MetricRecord({"nodes": done}) if self._questions else None
 
-    def _measured(self, state: State) -> dict[str, Any]:
+    def _measured(self, state: State, average: Average | None) -> dict[str, Any]:
         """Accuracies on the public records, where there are any."""
-        return self.evaluator.measure(self.method.global_model(state)) if len(self.federation.test_y) else {}
+        if not len(self.federation.test_y):
+            return {}
+        return measure_released(self.evaluator, self.method.global_model(state), average)
 
     def _is_measured(self, t: int) -> bool:
         ended = self.ended is not None or t == self.experiment.train.rounds

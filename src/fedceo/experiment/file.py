@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from fedceo.errors import UsageError
 from fedceo.experiment.grid import Grid, read_grid
@@ -27,6 +27,7 @@ from fedceo.experiment.sections import (
     Model,
     Privacy,
     Record,
+    Release,
     Section,
     Train,
     first_mistake,
@@ -51,6 +52,7 @@ class Experiment(Section):
     train: Train = Train()
     privacy: Privacy
     method: AnyMethodSettings
+    release: Release = Release()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     record: Record = Record()
@@ -66,7 +68,7 @@ class Experiment(Section):
         return self.cohort.dropout > 0 and self.mechanism.noise_in_shares and self.privacy.min_reports is None
 
     @property
-    def release(self) -> str:
+    def release_kind(self) -> str:
         """The kind of release, as the accountant knows it: a robust aggregate is made from single uploads."""
         return "stored" if self.train.is_robust else self.method.release
 
@@ -80,6 +82,7 @@ class Experiment(Section):
                 "gradient, whose step is train.server_learning_rate"
             )
         self._check_aggregation()
+        self._check_average()
         self.mechanism.check(self)
         self.method.check(self)
         return self
@@ -94,6 +97,24 @@ class Experiment(Section):
             )
         if train.is_robust and train.weighting != "equal":
             raise ValueError(f'train.aggregation "{train.aggregation}" needs train.weighting "equal"')
+
+    def _check_average(self) -> None:
+        """Raises ValueError, in one line, where there is nothing of which to take an average."""
+        average, length, rounds = self.release.average, self.release.length, self.train.rounds
+        if average != "none" and self.method.keeps_heads:
+            raise ValueError(
+                f'release.average "{average}" is of global models, and with method "{self.method.name}" nobody has one'
+            )
+        if average == "tail" and length > rounds:
+            raise ValueError(f"release.length is {length}, more than the models of train.rounds, {rounds}")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without [release] where nothing is averaged: checkpoints are known by this text, and older ones must stay."""
+        table: dict[str, Any] = written(self)
+        if self.release.average == "none":
+            table.pop("release", None)
+        return table
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str | None = None) -> Experiment:
@@ -163,11 +184,11 @@ def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Tables are merged field by field; a [method] of another name replaces the whole one below it."""
+    """Tables are merged field by field; a [method] or [model] of another name replaces the whole one below it."""
     merged = below | above
     for name in below.keys() & above.keys():
         if isinstance(below[name], dict) and isinstance(above[name], dict):
-            other = name == "method" and above[name].get("name") not in (None, below[name].get("name"))
+            other = name in ("method", "model") and above[name].get("name") not in (None, below[name].get("name"))
             merged[name] = above[name] if other else _merged(below[name], above[name])
     return merged
 
@@ -225,10 +246,10 @@ NO_ROOM = {
 def put(section: dict[str, Any], name: str, value: Any) -> None:
     """Set "section.field" in its section, without what the new value leaves no room for.
 
-    A method of another name takes none of the fields of the one before; noise_multiplier and target_epsilon are two
-    ways to say the same; without a mechanism there is neither.
+    A method or model of another name takes none of the fields of the one before; noise_multiplier and target_epsilon
+    are two ways to say the same; without a mechanism there is neither.
     """
-    if name == "method.name" and value != section.get("name"):
+    if name in ("method.name", "model.name") and value != section.get("name"):
         section.clear()
     is_known = isinstance(value, str) and value in MECHANISMS
     rules_out = name != "privacy.mechanism" or (is_known and not MECHANISMS[value].adds_noise)

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 OWN = "module:Class"
 """The name under which methods of users are registered, all together."""
-RATES = [0.003, 0.01, 0.03, 0.1, 0.3]
-SERVER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0]
+RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+SERVER_RATES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+CLIPS = [0.03, 0.1, 0.3, 1.0, 3.0]
+SERVER_OPTIMIZERS = ["sgd", "momentum"]
+SERVER_STEPS = [0.1, 0.3, 1.0]
+"""The server's rates beside the clients' own: momentum 0.9 adds up ten updates, and takes a tenth of the step."""
 METHOD_MISTAKE = "method_mistake"
 """The type of the error that a mistake in the [method] table raises; its message is the whole line."""
 
@@ -101,8 +105,16 @@ class MethodSettings(Section):
         return None
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
-        """The space of `fedceo tune`, "section.field" -> values: the learning rate, and what a method adds to it."""
-        return {"train.server_learning_rate": SERVER_RATES} if self.steps_at_server else {"train.learning_rate": RATES}
+        """The space of `fedceo tune`, "section.field" -> values: the same of all methods, and what a method adds to it.
+
+        The best rates, clip and momentum depend on each other: noise grows with the clip and with the server's step.
+        """
+        space: dict[str, list[Any]] = {"train.server_optimizer": SERVER_OPTIMIZERS}
+        if self.steps_at_server:
+            space |= {"train.server_learning_rate": SERVER_RATES}
+        else:
+            space |= {"train.server_learning_rate": SERVER_STEPS, "train.learning_rate": RATES}
+        return space | ({"privacy.clip": CLIPS} if experiment.mechanism.adds_noise else {})
 
 
 def known_methods() -> list[str]:

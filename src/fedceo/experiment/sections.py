@@ -133,6 +133,22 @@ class Model(Section):
     name: str = "mlp"
     """A registered architecture (`fedceo list`), or "module:callable", your own: what the callable makes of (shape of a
     record, classes); the module lies in the working directory or is installed."""
+    hidden: Count | None = None
+    """scattering: units of a hidden layer between features and logits; left out: none, a linear model."""
+    activation: Literal["relu", "tanh"] | None = None
+    """small-cnn: the function after each convolution; left out: relu."""
+    norm: Literal["none", "group"] | None = None
+    """small-cnn: group: every four channels of a record are normalised after each convolution. Left out: none."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields that are given to the architecture."""
+        return self.model_dump(exclude={"name"})
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is left out: noise and checkpoints follow from this text, and older runs must stay."""
+        return {name: value for name, value in written(self).items() if value is not None}
 
 
 class Cohort(Section):
@@ -247,6 +263,16 @@ class Privacy(Section):
     def _fits_its_mechanism(self) -> Self:
         MECHANISMS[self.mechanism].check_settings(self)
         return self
+
+
+class Release(Section):
+    average: Literal["none", "ema", "tail"] = "none"
+    """An average of the global models of all rounds, measured and saved beside the last model: it is made from what is
+    released anyway and costs no privacy. ema: exponential. tail: the mean of the last ones."""
+    decay: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.9
+    """ema: the weight of a model over that of the model after it."""
+    length: Count = 25
+    """tail: the last rounds whose models are averaged."""
 
 
 class Evaluation(Section):

@@ -99,6 +99,7 @@ class FedCEOSettings(MethodSettings):
             return [each for each in intervals if each <= experiment.train.rounds]
 
         rates = super().search_space(experiment)
+        del rates["train.server_optimizer"]  # thresholds are of means, which an optimiser would change
         if self.threshold == "noise":
             return rates | {"method.kappa": [0.1, 0.3, 0.5, 1.0], "method.interval": smoothing([10, 15, 20, 30])}
         sigma = experiment.privacy.noise_multiplier or 1.5

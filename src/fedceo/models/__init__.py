@@ -2,33 +2,57 @@
 
 A model with dropout takes its mask as a second argument, so that a run's randomness is data (see training.schedule).
 Its attribute `mask_shape` is the shape of one record's mask, `keep` the probability of a one. Without a mask nothing is
-dropped. Nothing trains, noises or smooths a buffer; a frozen layer is therefore a buffer.
+dropped. Nothing trains, noises or smooths a buffer; a frozen layer is therefore a buffer. A model of which only a head
+is trained, on a fixed transform of records, is an `OnFeatures`, so that the transform is computed once for a record.
 """
+
+from collections.abc import Mapping
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
+from fedceo.models.features import OnFeatures
 from fedceo.models.plugins import find_maker
 from fedceo.models.registry import MODELS
 
-__all__ = ["MODELS", "build_model", "check_model", "parameters_of"]
+__all__ = ["MODELS", "OnFeatures", "build_model", "check_model", "fixed_parts", "parameters_of"]
 
 
-def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A model of a registered architecture, or of the user's "module:callable", with weights drawn from `seed`."""
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+
+
+def build_model(
+    name: str, shape: tuple[int, ...], classes: int, seed: int, settings: Mapping[str, Any] = NO_SETTINGS
+) -> nn.Module:
+    """A model of a registered architecture, or of the user's "module:callable", with weights drawn from `seed`.
+
+    Args:
+        settings: the other fields of [model] that are given, which go to the architecture.
+    """
     if not is_own(name) and name not in MODELS:
         raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
     make = find_maker(name) if is_own(name) else MODELS[name]
+    for field in settings.keys() - signature(make).parameters.keys():
+        raise UsageError(f"model.{field}: {settings[field]!r}, but model {name} has no such setting")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return make(shape, classes)
+        return make(shape, classes, **settings)
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """The trainable parameters of a model by name, detached."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def fixed_parts(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong to a saved model, such as a transform's filters; they are the same after any training."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
 
 
 def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: torch.dtype | None = None) -> None:

@@ -13,5 +13,5 @@ from torch import nn
 
 from fedceo.experiment.registry import Registry
 
-MODELS: Registry[Callable[[tuple[int, ...], int], nn.Module]] = Registry("model", "fedceo.models")
-"""Architectures by name; each takes the shape of one record and the number of classes."""
+MODELS: Registry[Callable[..., nn.Module]] = Registry("model", "fedceo.models")
+"""Architectures by name; each takes the shape of one record, the number of classes, and fields of [model] by name."""

@@ -116,6 +116,7 @@ def _title(groups: Sequence[Group]) -> str:
 def _accuracy_row(group: Group) -> dict[str, Any]:
     keys = {
         "last": "last",
+        "average": "average",
         "best": "best",
         "validated": "at_best_validation",
         "local": "local_accuracy_last",

@@ -40,7 +40,7 @@ def _public_part(run: LoadedRun, rows: list[dict[str, Any]]) -> LoadedRun:
     assert run.result is not None
     is_public = public_accuracy(run.experiment, run.result) is not None
     history = [
-        {"round": record["round"], "test_accuracy": record["test_accuracy"]}
+        {name: record[name] for name in ("round", "test_accuracy", "average_test_accuracy") if name in record}
         | ({"smoothed": True} if record.get("smoothed") else {})
         for record in run.history
         if is_public and "test_accuracy" in record

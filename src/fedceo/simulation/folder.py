@@ -5,6 +5,7 @@ metrics.jsonl           one line a round
 ledger.jsonl            one line a round, written before anything of the round is released and never taken back
 checkpoint.safetensors  the last state, with the round and what else is needed to go on
 model.safetensors       the trained global model, once finished
+average.safetensors     the average of the global models, once finished, where [release] asks for one
 result.json             the summary, once finished
 records/                the cohort's models of a few rounds, where [record] asks for them
 asked.json              of a federation: the round whose uploads may be on their way, and count as seen if nobody notes
@@ -26,6 +27,8 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
 from fedceo.methods import State
+from fedceo.simulation.averaging import Average
+from fedceo.simulation.checkpoints import read_checkpoint, save_checkpoint
 from fedceo.simulation.durable import (
     IN_TOML,
     ZEROS,
@@ -44,8 +47,6 @@ from fedceo.simulation.tensor_files import read_tensors, save_tensors
 
 BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
 """Files that a run writes when it begins, in this order; the second and third are empty then."""
-NOTED = ("round", "ledger", "seconds", "identity")
-"""The least that a checkpoint must say about a run."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
     "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
@@ -59,6 +60,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checkpoint = path / "checkpoint.safetensors"
         self._metrics, self._spent = Lines(path / "metrics.jsonl"), SpentFiles(path)
         self._hold = Hold(path)
 
@@ -237,28 +239,32 @@ class RunFolder:
         with self._writing():
             self._metrics.rewrite(history)
 
-    def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: State, about: dict[str, Any], average: Average | None = None) -> None:
+        """Save where the run stands; average: that of the global models so far, where there is one."""
         with self._writing():
-            save_tensors(self.path / "checkpoint.safetensors", state.flatten(), about)
+            save_checkpoint(self._checkpoint, state, about, average)
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
-        path = self.path / "checkpoint.safetensors"
-        tensors, about = read_tensors(path, expected=self.has_checksums)
-        if about is None or not about.keys() >= set(NOTED):
-            raise UsageError(f"{path}: not a checkpoint of a run")
-        try:
-            return State.unflatten(tensors), about
-        except ValueError:
-            raise UsageError(f"{path}: not a checkpoint of a run") from None
+        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[:2]
 
-    def save_model(self, weights: Mapping[str, Tensor]) -> None:
+    def load_average(self) -> Average | None:
+        """The average that was saved with the last state."""
+        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[2]
+
+    def save_model(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
+        """Save a trained model; name: "model" for that of the last round, or "average"."""
         with self._writing():
-            save_tensors(self.path / "model.safetensors", weights)
+            save_tensors(self.path / f"{name}.safetensors", weights)
 
-    def load_model(self) -> dict[str, Tensor]:
-        """The global model of a finished run."""
-        return read_tensors(self.path / "model.safetensors", expected=self.has_checksums)[0]
+    def load_model(self, name: str = "model") -> dict[str, Tensor]:
+        """A model of a finished run."""
+        return read_tensors(self.path / f"{name}.safetensors", expected=self.has_checksums)[0]
+
+    @property
+    def has_average(self) -> bool:
+        """Whether a finished run has an average of its global models."""
+        return (self.path / "average.safetensors").exists()
 
     def save_result(self, result: dict[str, Any]) -> None:
         with self._writing():

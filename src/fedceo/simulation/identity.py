@@ -17,6 +17,7 @@ NOT_IN_NOISE: dict[str, Any] = {
     "seed": True,
     "note": True,
     "data": True,
+    "release": True,
     "evaluation": True,
     "checkpoint": True,
     "record": True,

@@ -72,7 +72,8 @@ def prepare(
     is_foreign = model is not None or is_own(experiment.model.name)
     if model is None:
         seed = Schedule(experiment.seed).number("model")
-        model = build_model(experiment.model.name, federation.shape, federation.classes, seed)
+        settings = experiment.model.settings
+        model = build_model(experiment.model.name, federation.shape, federation.classes, seed, settings)
         name = experiment.model.name
     else:
         name = type(model).__name__

@@ -29,11 +29,12 @@ from fedceo.tensors.weights import last_layer
 
 PUBLIC_SETTINGS: dict[str, Any] = {
     "data": {"name", "partition", "alpha", "min_records", "records", "validation"},
-    "model": {"name"},
+    "model": True,
     "cohort": True,
     "train": True,
     "privacy": True,
     "method": True,
+    "release": True,
 }
 """The parts of an experiment that a card shows: settings that somebody chose, and no seed, remark or path."""
 REMOVABLE = (
@@ -52,6 +53,8 @@ FLOATING_POINT = "Gaussian noise in floating point can leak through its lowest b
 def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None) -> dict[str, Any]:
     """Write model.safetensors, card.json and README.md of a finished run into a new or empty folder.
 
+    Where the run has an average of its global models, average.safetensors is beside them.
+
     Args:
         model: the module that the run was given in Python, where it was.
 
@@ -68,19 +71,15 @@ def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None)
     rows = public_rows(folder, experiment, result)
     if not is_covered(rows):
         raise UsageError(f"{folder.path}: no epsilon covers its model ({rows[0]['assumption']})")
-    weights = folder.load_model()
-    if not all(bool(w.isfinite().all()) for w in weights.values()):
+    models = {name: folder.load_model(name) for name in ("model", *(["average"] if folder.has_average else []))}
+    if not all(bool(w.isfinite().all()) for weights in models.values() for w in weights.values()):
         raise UsageError(f"{folder.path}: its model is not finite")
-    weights, left_out = _released_weights(folder.path, experiment, weights, model)
+    models["model"], left_out = _released_weights(folder.path, experiment, models["model"], model)
     card = card_of(experiment, result, rows, left_out)
-    _write(
-        out,
-        {
-            "model.safetensors": save({name: w.contiguous() for name, w in weights.items()}),
-            "card.json": (json.dumps(card, indent=2) + "\n").encode(),
-            "README.md": card_as_markdown(card).encode(),
-        },
-    )
+    files = {f"{name}.safetensors": save({n: w.contiguous() for n, w in each.items()}) for name, each in models.items()}
+    files["card.json"] = (json.dumps(card, indent=2) + "\n").encode()
+    files["README.md"] = card_as_markdown(card).encode()
+    _write(out, files)
     return card
 
 
@@ -93,7 +92,7 @@ def card_of(
         rows: those of `public_rows`.
         left_out: names of tensors that clients keep for themselves.
     """
-    accuracy = public_accuracy(experiment, result)
+    accuracy, averaged = (public_accuracy(experiment, result, of) for of in ("last", "average"))
     return {
         "data": result["data"],
         "record_shape": result["record_shape"],
@@ -106,6 +105,7 @@ def card_of(
         "rounds": result["rounds"],
         "noise_multiplier": result["noise_multiplier"],
         "test_accuracy": accuracy,
+        **({"average_test_accuracy": averaged} if "average" in result["accuracy"] else {}),
         "privacy": rows,
         "removable_noise": experiment.privacy.randomness == "seeded",
         "not_covered": [*NOT_COVERED, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
@@ -119,8 +119,8 @@ def public_settings(experiment: Experiment) -> dict[str, Any]:
     return experiment.model_dump(include=PUBLIC_SETTINGS, exclude={"train": {"engine", "device"}}, exclude_none=True)
 
 
-def public_accuracy(experiment: Experiment, result: Mapping[str, Any]) -> float | None:
-    """The last accuracy, where it is that of the released model on test records that are public beyond doubt.
+def public_accuracy(experiment: Experiment, result: Mapping[str, Any], of: str = "last") -> float | None:
+    """The accuracy of the last model, or of the average, where it was measured on records public beyond doubt.
 
     Test records of the user's own may be a part of the private ones, and where clients keep their last layers the
     accuracy is that of a model that nobody has.
@@ -128,8 +128,8 @@ def public_accuracy(experiment: Experiment, result: Mapping[str, Any]) -> float 
     data = experiment.data.name
     if data not in DATASETS or result["data"] != data or experiment.method.keeps_heads:
         return None
-    last: float | None = result["accuracy"]["last"]
-    return last
+    found: float | None = result["accuracy"].get(of)
+    return found
 
 
 def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -213,6 +213,7 @@ def card_as_markdown(card: Mapping[str, Any]) -> str:
         f"{100 * accuracy:.2f} % on the public test set, whose records are nobody's training records."
         if accuracy is not None
         else "None is given: it would have been measured on records, or on a model, that this release does not cover.",
+        *_about_average(card),
         "",
         "## Privacy",
         "",
@@ -235,6 +236,17 @@ def card_as_markdown(card: Mapping[str, Any]) -> str:
         f"Made by fedceo {card['versions']['fedceo']} with torch {card['versions']['torch']}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _about_average(card: Mapping[str, Any]) -> list[str]:
+    if "average_test_accuracy" not in card:
+        return []
+    accuracy = card["average_test_accuracy"]
+    shown = "" if accuracy is None else f", with {100 * accuracy:.2f} % on the same records"
+    return [
+        "",
+        f"The average of its rounds' models is in average.safetensors{shown}; the same epsilons cover it.",
+    ]
 
 
 def _number(epsilon: float | None) -> str:

@@ -21,6 +21,7 @@ from fedceo.mechanisms.base import make_mechanism
 from fedceo.mechanisms.uploads import Stack
 from fedceo.methods.base import Method, Smooth, State, make_method
 from fedceo.models import check_model, parameters_of
+from fedceo.simulation.averaging import Average, measure_released, with_model
 from fedceo.simulation.clock import Clock
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.identity import make_noise_key
@@ -29,6 +30,7 @@ from fedceo.simulation.round import Collected, LocalCohort, Outcome, plan_round,
 from fedceo.tensors import select_layers
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
+from fedceo.training.features import on_features
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Trainer, Work, local_work
 
@@ -37,7 +39,13 @@ MOST_MEASURED = 1000
 
 
 class Simulation:
-    """A federation in training: its `state` and `ledger` after `round` rounds, and the way to the next."""
+    """A federation in training: its `state` and `ledger` after `round` rounds, and the way to the next.
+
+    Attributes:
+        whole_model: the model of records, as it was given.
+        model, federation: the part of it that is trained, and the federation of that part's inputs: they differ from
+            what was given where the model is an `OnFeatures`.
+    """
 
     def __init__(
         self,
@@ -53,28 +61,30 @@ class Simulation:
             noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism.
             noise_key: that of a run which is resumed; left out, it is made from everything that identifies the run.
         """
-        self.experiment, self.federation, self.model_name = experiment, federation, model_name
+        self.experiment, self.model_name = experiment, model_name
         self.noise_multiplier = noise_multiplier
         self.device = choose_device(experiment.train.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if experiment.train.tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = experiment.train.tf32
         dtype = getattr(torch, experiment.train.precision)
-        self.model = model.to(self.device, dtype)
+        self.whole_model = model.to(self.device, dtype)
         if noise_key is None:
-            noise_key = make_noise_key(experiment, federation, self.model, model_name, noise_multiplier)
+            noise_key = make_noise_key(experiment, federation, self.whole_model, model_name, noise_multiplier)
         self.schedule = Schedule(experiment.seed, experiment.privacy.randomness, noise_key=noise_key)
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
         self._smooth: Smooth | None = None
         self.method = self._method()
         self._check(federation)
-        self.context = TrainingContext(self.model, federation, self.schedule, self.device, dtype)
+        self.model, self.federation = on_features(self.whole_model, federation)
+        self.context = TrainingContext(self.model, self.federation, self.schedule, self.device, dtype)
         self.engine = choose_engine(self.context, experiment.train.engine)
         self.trainer: Trainer = make_trainer(self.context, self.engine)
         self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # where clients train, for the summary
-        self.evaluator = Evaluator(self.model, federation, self.device, dtype)
+        self.evaluator = Evaluator(self.model, self.federation, self.device, dtype)
         self.sizes = federation.sizes
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
+        self.average: Average | None = None
         self.on_recording: Callable[[Recording], None] | None = None
         self.on_outcome: Callable[[Outcome], None] | None = None  # for whoever must see what the server saw: the audit
         self.clock = Clock()
@@ -88,6 +98,7 @@ class Simulation:
         clip: float,
         ledger: Ledger | None = None,
         seconds: Mapping[str, float] | None = None,
+        average: Average | None = None,
     ) -> None:
         """Put the simulation where a run was after a round.
 
@@ -95,7 +106,9 @@ class Simulation:
             clip: C after that round; it moves where clipping is adaptive.
             ledger: the ledger on disk; entries after the round are left out where a seed repeats them.
             seconds: the seconds spent so far, by part.
+            average: that of the global models up to the round.
         """
+        self.average = None if average is None else average.placed_like(self.state.weights)
         self.state, self.round = state.placed_like(self.state.weights), round_
         self.follow_clip(clip)
         if ledger is not None:
@@ -135,6 +148,8 @@ class Simulation:
                 record["clip"] = self.clip
                 self.follow_clip(self._followed(unclipped))
         self.state, self.round = outcome.state, t
+        if outcome.collected is not None:
+            self.average = with_model(self.average, self.method.global_model(self.state), t, experiment)
         if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
             with self.clock.during("evaluation"):
                 record |= self.measure()
@@ -147,9 +162,9 @@ class Simulation:
         return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
 
     def measure(self) -> dict[str, Any]:
-        """Accuracies of the global model as it is, and of the clients' own models where they have any."""
+        """Accuracies of the global model, of the average of such, and of clients' own models, where there are any."""
         weights = self.method.global_model(self.state)
-        record = self.evaluator.measure(weights)
+        record = measure_released(self.evaluator, weights, self.average)
         own = self.method.personal_clients(self.state)
         if own is None and not self.federation.has_local_test:
             return record
@@ -192,11 +207,11 @@ class Simulation:
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 
     def _method(self) -> Method:
-        return make_method(self.experiment, parameters_of(self.model), self.mechanism, self._smooth)
+        return make_method(self.experiment, parameters_of(self.whole_model), self.mechanism, self._smooth)
 
     def _check(self, federation: Federation) -> None:
         takes_tokens = federation.x.dtype == torch.int32
-        check_model(self.model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
+        check_model(self.whole_model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
         if self.experiment.cohort.size > federation.clients:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
@@ -216,6 +231,6 @@ class Simulation:
             )
         self.method.check(federation.classes, takes_tokens)
         try:
-            select_layers(parameters_of(self.model), self.experiment.record.layers)
+            select_layers(parameters_of(self.whole_model), self.experiment.record.layers)
         except ValueError as error:
             raise UsageError(f"record.layers: {error}") from None

@@ -21,13 +21,14 @@ from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
-from fedceo.models import build_model, parameters_of
+from fedceo.models import build_model, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.preparing import as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import own_model_of, result_of
+from fedceo.tensors.weights import Weights
 
 if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.scale.cluster import Workers
@@ -48,6 +49,7 @@ class Run:
         finished: whether all rounds were taken, or all that privacy.max_epsilon allows.
         ledger: what every round has spent.
         folder: where it lies on disk, if it does.
+        average: the average of the global models, where release.average asks for one.
     """
 
     experiment: Experiment
@@ -58,6 +60,7 @@ class Run:
     finished: bool
     ledger: Ledger
     folder: Path | None = None
+    average: dict[str, Tensor] | None = None
 
 
 def run(
@@ -112,7 +115,7 @@ def resume(
         folder.mend()
         state, about = folder.load_checkpoint()
         simulation = prepare(experiment, data, model, about["noise_key"])
-        federation = simulation.federation
+        federation = simulation.federation.origin
         check_unchanged(
             about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
         )
@@ -121,7 +124,9 @@ def resume(
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable, least=about["ledger"])
         history, seconds = folder.rewind(about["round"]), about["seconds"]
-        simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"])
+        simulation.restore(
+            state, about["round"], about["clip"], ledger, about["seconds_by_part"], folder.load_average()
+        )
         with _on(workers, simulation, folder):
             return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
@@ -138,10 +143,12 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
         if result["model"] != experiment.model.name:
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
         shape, classes = tuple(result["record_shape"]), result["classes"]
-        model = build_model(experiment.model.name, shape, classes, 0)
+        model = build_model(experiment.model.name, shape, classes, 0, experiment.model.settings)
         check_unchanged(result.get("own_model"), experiment.model.name, shape, classes, folder.path)
     model = copy.deepcopy(model).to(next(iter(weights.values())).dtype)
     expected = {name: w.shape for name, w in parameters_of(model).items()}
+    fixed = dict(model.named_buffers())
+    weights = {name: w for name, w in weights.items() if name not in fixed}
     saved = {name: w.shape for name, w in weights.items()}
     if expected != saved:
         other = sorted(name for name in expected | saved if expected.get(name) != saved.get(name))[0]
@@ -149,7 +156,11 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     model.load_state_dict(weights, strict=False)
     seeded = experiment.privacy.randomness == "seeded"
     ledger = folder.ledger(repeatable=seeded, least=result.get("ledger", 0))
-    return Run(experiment, folder.history(result["rounds"]), weights, model.eval(), result, True, ledger, folder.path)
+    average = None
+    if folder.has_average:
+        average = {name: w for name, w in folder.load_model("average").items() if name not in fixed}
+    history = folder.history(result["rounds"])
+    return Run(experiment, history, weights, model.eval(), result, True, ledger, folder.path, average)
 
 
 @contextmanager
@@ -203,7 +214,8 @@ def _carry_on(
         if folder is not None:
             folder.append(record)
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
-                folder.save_checkpoint(simulation.state, _about(simulation, time.perf_counter() - start))
+                about = _about(simulation, time.perf_counter() - start)
+                folder.save_checkpoint(simulation.state, about, simulation.average)
         if on_round is not None:
             on_round(record)
     finished = entry is None
@@ -213,13 +225,22 @@ def _carry_on(
             folder.rewrite(history)
     result = result_of(simulation, history, time.perf_counter() - start, ended)
     result |= {"workers": simulation.workers(), "seconds_by_part": simulation.clock.seconds}
-    weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
+    weights, average = _on_cpu(simulation.state.weights), None
+    if simulation.average is not None:
+        average = _on_cpu(simulation.average.weights)
+    model = simulation.whole_model
     if folder is not None and finished:
-        folder.save_model(weights)
+        folder.save_model(weights | fixed_parts(model))
+        if average is not None:
+            folder.save_model(average | fixed_parts(model), "average")
         folder.save_result(result)
-    simulation.model.load_state_dict(weights, strict=False)
+    model.load_state_dict(weights, strict=False)
     path = None if folder is None else folder.path
-    return Run(experiment, history, weights, simulation.model.eval(), result, finished, simulation.ledger, path)
+    return Run(experiment, history, weights, model.eval(), result, finished, simulation.ledger, path, average)
+
+
+def _on_cpu(weights: Weights) -> dict[str, Tensor]:
+    return {name: w.detach().cpu() for name, w in weights.items()}
 
 
 def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
         mechanism=privacy.mechanism,
         sampling=experiment.cohort.sampling,
         adjacency=privacy.adjacency,
-        release=experiment.release,
+        release=experiment.release_kind,
         interval=method.release_interval,
         min_reports=privacy.min_reports,
         dropout=experiment.cohort.dropout,

@@ -19,6 +19,8 @@ from fedceo.simulation.spending import spent_rows
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     """Accuracies: last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
 
+    Where there is an average of the global models at the end, also its accuracy.
+
     Where the last model has just been smoothed, also that of the last round measured that did not smooth, or None: a
     smoothing can do much to a model, for better or worse.
     """
@@ -34,8 +36,10 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
         unsmoothed = {
             "last_unsmoothed": between.get("test_accuracy"), "last_unsmoothed_round": between.get("round"),
         }  # fmt: skip
+    average = {"average": measured[-1]["average_test_accuracy"]} if "average_test_accuracy" in measured[-1] else {}
     return (
         unsmoothed
+        | average
         | {f"{name}_last": measured[-1].get(name) for name in ("local_accuracy", "personal_accuracy")}
         | {
             "last": measured[-1]["test_accuracy"],
@@ -84,7 +88,7 @@ class Trained(Protocol):
 
 def own_model_of(simulation: Trained) -> dict[str, tuple[float, ...]]:
     """The fingerprint of an architecture of the user's own, which tells it from a later one of the same name."""
-    name, data = simulation.experiment.model.name, simulation.federation
+    name, data = simulation.experiment.model.name, simulation.federation.origin
     if not is_own(name) or simulation.model_name != name:
         return {}
     return {"own_model": fingerprint(name, data.shape, data.classes)}
@@ -115,7 +119,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "ledger": len(simulation.ledger.entries),
         "nonfinite_updates": sum(r.get("nonfinite_updates", 0) for r in history),
         "clients": data.clients,
-        "record_shape": list(data.shape),
+        "record_shape": list(data.origin.shape),
         "classes": data.classes,
         "engine": simulation.engine,
         "device": str(simulation.device),

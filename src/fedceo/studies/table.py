@@ -10,8 +10,9 @@ from fedceo.simulation.summary import global_model_caveat
 from fedceo.studies.cells import Cell
 
 COLUMNS = (
-    "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "best", "best sd",
-    "unsmoothed", "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server", "tuned", "seconds",
+    "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "average", "average sd",
+    "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server",
+    "tuned", "seconds",
 )  # fmt: skip
 
 
@@ -26,10 +27,11 @@ MARKDOWN = str.maketrans({"|": r"\|", "\n": " "})
 def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """One row for each experiment, over its seeds, with accuracies in percent of the test set.
 
-    `best` is chosen on the test set and so optimistic. `unsmoothed` is the accuracy in the last evaluated round without
-    a smoothing, where the last round has one. Epsilons are the largest over the seeds. `tuned` says how the settings
-    were chosen, where a tuning wrote them. `caveat`, which is for the screen and goes into no file, says which model
-    was measured where no participant holds that model.
+    `average` is that of an average of models of several rounds, where [release] asks for one. `best` is chosen on the
+    test set and so optimistic. `unsmoothed` is the accuracy in the last evaluated round without a smoothing, where the
+    last round has one. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
+    tuning wrote them. `caveat`, which is for the screen and goes into no file, says which model was measured where no
+    participant holds that model.
     """
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
@@ -54,7 +56,7 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "caveat": global_model_caveat(cell.experiment),
     }
     for column, key in (
-        ("last", "last"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
+        ("last", "last"), ("average", "average"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
         ("at best validation", "at_best_validation"),
         ("P-loc", "local_accuracy_last"), ("P-glob", "personal_accuracy_last"),
     ):  # fmt: skip

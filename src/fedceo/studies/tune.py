@@ -209,6 +209,10 @@ def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
 
 
 def last_validation(cell: Cell) -> float:
-    """Validation accuracy after the last round of the cell's run; 0 where it failed or was not measured."""
+    """Validation accuracy after the last round of the cell's run; 0 where it failed or was not measured.
+
+    Where [release] asks for an average, it is that of the average, which is then the model to use.
+    """
     folder = RunFolder(cell.folder)
-    return folder.history()[-1].get("validation_accuracy") or 0.0 if folder.finished else 0.0
+    last = folder.history()[-1] if folder.finished else {}
+    return last.get("average_validation_accuracy") or last.get("validation_accuracy") or 0.0

@@ -23,6 +23,9 @@ PERSONAL_NAMES = {
 }
 
 
+AVERAGE = "average of the rounds' models"
+
+
 def show_run(run: "Run", folder: Path) -> None:
     """Print a finished run's tables, or the command that resumes an unfinished one."""
     if run.finished:
@@ -58,11 +61,13 @@ def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     """Print several runs as one table, and the privacy rows of those that have any."""
     out = console()
     rows = []
+    averaged = any("average" in run.result["accuracy"] for run in runs.values())
+    names = NAMES | ({"average": AVERAGE} if averaged else {})
     for name, run in runs.items():
-        accuracies = [percent(run.result["accuracy"][key]) for key in NAMES]
+        accuracies = [percent(run.result["accuracy"].get(key)) for key in names]
         sigma = f"{run.result['noise_multiplier']:.2f}" if run.result["noise_multiplier"] else "-"
         rows.append([name, run.result["regime"], sigma, *accuracies, f"{run.result['seconds']:.1f}"])
-    columns = [Column(name) for name in ("noise multiplier", *NAMES.values(), "seconds")]
+    columns = [Column(name) for name in ("noise multiplier", *names.values(), "seconds")]
     show_table(out, [Column("", "name"), Column("regime", "words"), *columns], rows, title="test accuracy, %")
     for name, run in runs.items():
         accuracy = run.result["accuracy"]
@@ -83,6 +88,8 @@ def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
 def show_accuracy(accuracy: Mapping[str, Any], out: Console) -> None:
     """Print the accuracies of the global model and, where they were measured, of the clients' personal models."""
     rows = [(name, percent(accuracy[key])) for key, name in NAMES.items()]
+    if "average" in accuracy:
+        rows.append((AVERAGE, percent(accuracy["average"])))
     if "last_unsmoothed" in accuracy:
         rows.append((f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"])))
     show_table(out, [Column("test accuracy of the global model", "words"), Column("%")], rows)
