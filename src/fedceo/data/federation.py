@@ -31,6 +31,7 @@ class Federation:
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
         local_test_from: the records to which local_test's indices point: "own", records of x kept out of training, or
             "test", records of the public test set with labels like the client's.
+        most_validated: the most validation records that any client has; None where they are no client's.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Federation:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     local_test_from: Literal["own", "test"] = "own"
+    most_validated: int | None = None
 
     @property
     def clients(self) -> int:
