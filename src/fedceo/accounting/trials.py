@@ -15,7 +15,7 @@ from fedceo.errors import UsageError
 LAWS = ("geometric", "poisson", "negative-binomial")
 UNLIKELY = 1e-60
 """Numbers of trials that are less probable, all together, are not listed."""
-MOST_LISTED = 4 * 10**6
+SMALLEST_GAMMA, MOST_LISTED = 1e-30, 4 * 10**6
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,11 @@ class Trials:
             return 1.0
         if self.eta == 1:
             return 1 / self.mean
-        root = optimize.brentq(lambda x: _mean(math.exp(x), self.eta) - self.mean, math.log(1e-30), math.log1p(-1e-9))
+        if _mean(SMALLEST_GAMMA, self.eta) < self.mean:
+            return SMALLEST_GAMMA
+        root = optimize.brentq(
+            lambda x: _mean(math.exp(x), self.eta) - self.mean, math.log(SMALLEST_GAMMA), math.log1p(-1e-9)
+        )
         return math.exp(root)
 
     @property
