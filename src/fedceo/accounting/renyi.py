@@ -1,4 +1,4 @@
-"""Renyi divergences of releases, for what composes by them: the epsilon of a study of many runs (D17, D18).
+"""Renyi divergences of releases, for what composes by them: the epsilon of a study of many runs (D18, D19).
 
 A curve holds upper bounds of the divergence at each of `ORDERS`, the larger of both directions. Releases compose by
 adding their curves, and a release that is one of several has at most the largest of theirs. Infinity says nothing.
@@ -123,7 +123,7 @@ def _log_excess(average: Round, s: Stratum, reverse: bool) -> Floats:
     """ln(E_Q[(P/Q)^alpha] - 1) at each order, at most.
 
     With f(t) = t^alpha - 1 - alpha (t - 1), convex and zero at 1, this is the mean of f over ratios above 1, which the
-    profile of this direction bounds, and over those below 1, which that of the other direction bounds (D17).
+    profile of this direction bounds, and over those below 1, which that of the other direction bounds (D18).
     """
     if average.known_memberships:
         log_moment = (ORDERS - 1) * gaussian_curve(average.shift / s.multiplier)

@@ -1,4 +1,4 @@
-"""The epsilon of a study: a random number of runs, of which the one with the best score is released (D18).
+"""The epsilon of a study: a random number of runs, of which the one with the best score is released (D19).
 
 Papernot and Steinke 2022. Whoever sees the chosen run alone is promised little less than by one run; whoever sees all
 of them, such as a participant or the server, is promised what as many runs add up to.
@@ -122,7 +122,7 @@ def _promise(curve: Curve, trials: Trials, delta: float, observer: str, discarde
 
 
 def selected_curve(curve: Curve, trials: Trials) -> Curve:
-    """Divergences of the best of a random number of trials, each of which has the given ones (D18)."""
+    """Divergences of the best of a random number of trials, each of which has the given ones (D19)."""
     theta = ORDERS - 1
     if trials.is_poisson:
         # at e^epsilon = 1 + 1/(alpha - 1) the theorem wants the delta of one trial

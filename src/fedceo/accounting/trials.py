@@ -1,4 +1,4 @@
-"""The number of trials of a private study: random and secret, with the law that the study's epsilon rests on (D18)."""
+"""The number of trials of a private study: random and secret, with the law that the study's epsilon rests on (D19)."""
 
 import math
 import secrets

@@ -1,4 +1,4 @@
-"""Settings chosen at a known epsilon: a random number of trials, of which only the best leaves the study (D18).
+"""Settings chosen at a known epsilon: a random number of trials, of which only the best leaves the study (D19).
 
 Trials are drawn independently: settings uniformly from the grid, everything else by the operating system's generator.
 Their number is a secret, and so is every trial but the chosen one. The score that chooses is the validation accuracy
