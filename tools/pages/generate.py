@@ -144,8 +144,8 @@ TARGETS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 STUDIES_HEAD = """`fedceo tune --private`, validation records declared public; N = 1,000, K = 100, T = 100, central
-noise for the epsilon of one run that the head says, Poisson cohorts. An outsider sees the chosen trial, a participant all
-of them.
+noise for the epsilon of one run that the head says, Poisson cohorts. An outsider sees the chosen trial, a participant
+all of them.
 """
 LAWS = {
     "geometric, 12 trials on average": Trials("geometric", 12),
