@@ -1,6 +1,7 @@
 """Renyi divergences of single rounds and of whole views, against other ways to the same numbers."""
 
 import math
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -96,7 +97,7 @@ def test_the_gaussian_epsilon_is_near_and_never_below() -> None:
         assert exact <= epsilon_at(gaussian_curve(mu), delta) <= 1.15 * exact
 
 
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "fixed": {"mechanism": "central"},
     "poisson": {"mechanism": "central", "sampling": "poisson"},
     "shares": {"mechanism": "distributed"},
@@ -120,7 +121,7 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_every_view_has_divergences_like_its_epsilon(name: str) -> None:
-    base = {"clients": 60, "cohort": 6, "rounds": 100, "noise_multiplier": 2.0, "delta": 1e-5}
+    base: dict[str, Any] = {"clients": 60, "cohort": 6, "rounds": 100, "noise_multiplier": 2.0, "delta": 1e-5}
     plan = Plan(**base | PLANS[name])
     for observer in dict.fromkeys(row.observer for row in account(plan) if row.observer in ("outsider", "server")):
         found, exact = divergence(plan, observer), answer(plan, observer).epsilon

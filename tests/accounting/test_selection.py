@@ -4,6 +4,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,7 +259,7 @@ def test_one_trial_costs_what_a_run_costs() -> None:
 
 
 def test_rows_of_a_study() -> None:
-    base = {"clients": 1000, "cohort": 100, "rounds": 100, "noise_multiplier": 4.0, "delta": 1e-5}
+    base: dict[str, Any] = {"clients": 1000, "cohort": 100, "rounds": 100, "noise_multiplier": 4.0, "delta": 1e-5}
     plan, law = Plan(**base, mechanism="distributed"), Trials("geometric", 12)
     public = {row.observer: row for row in study_rows([plan], law, Score())}
     noised = {row.observer: row for row in study_rows([plan], law, Score(0.1))}

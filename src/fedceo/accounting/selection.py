@@ -147,8 +147,7 @@ def composed_epsilon(curve: Curve, trials: Trials, delta: float, further: int = 
     """
     last = len(trials.probabilities) - 1
     counts = np.unique(np.rint(np.geomspace(1, last, MOST_COUNTS)).astype(np.int64))
-    up_to = np.cumsum(trials.probabilities[::-1])[::-1]  # of at least so many trials, which keeps its digits
-    weights = up_to[np.concatenate([[1], counts[:-1] + 1])] - np.append(up_to[counts[:-1] + 1], 0.0)
+    weights = np.add.reduceat(trials.probabilities, np.concatenate([[1], counts[:-1] + 1]))
     curves = (counts[:, None] + further) * curve
     none_at_all = trials.probabilities[0]
 
@@ -163,10 +162,10 @@ def composed_epsilon(curve: Curve, trials: Trials, delta: float, further: int = 
     if excess(LARGEST_EPSILON) > 0:
         return math.inf
     root = optimize.brentq(excess, 0.0, LARGEST_EPSILON, rtol=1e-6)
-    return _kept_for_rest(float(root) * (1 + 1e-5), trials, delta)
+    return _kept_for_rest(float(root) * (1 + 1e-5), trials, delta, further)
 
 
-def _kept_for_rest(epsilon: float, trials: Trials, delta: float) -> float:
+def _kept_for_rest(epsilon: float, trials: Trials, delta: float, further: int = 0) -> float:
     """Epsilon, or infinity where what curves leave out might take more than is kept for it."""
-    rest = LEFT_OUT * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
+    rest = LEFT_OUT * (trials.mean + further) * (1 + math.exp(min(epsilon, 700.0)))
     return epsilon if rest <= KEPT * delta else math.inf

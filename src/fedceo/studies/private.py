@@ -90,7 +90,9 @@ def tune_privately(question: Question, out: Path, jobs: int | None = None) -> St
         jobs: trials at a time, as for `sweep`.
     """
     experiments = [_trial(question, values) for values in question.settings]
-    federation = _checked(question)
+    for each in experiments:
+        _check_trial(each)
+    federation = _federation(question)
     plans = _plans(experiments, federation.sizes.tolist())
     score = _score(question, federation, plans[0])
     outsider = next(row for row in study_rows(plans, question.trials, score) if row.observer == "outsider")
@@ -118,15 +120,24 @@ def _trial(question: Question, values: dict[str, Any]) -> Experiment:
     return changed(question.experiment, values).model_copy(update={"note": note})
 
 
-def _checked(question: Question) -> Federation:
-    """The data, if trials on it can be independent and their scores accounted for."""
-    experiment = question.experiment
+def _check_trial(experiment: Experiment) -> None:
+    """Refuse a trial that could not be independent of the others, or whose score no epsilon would cover."""
     if experiment.data.validation == 0:
         raise UsageError("data.validation: 0, but settings are chosen on validation records")
     if experiment.privacy.randomness != "system":
         raise UsageError('privacy.randomness: "seeded", expected "system": trials of one seed are not independent')
     if experiment.may_lose_noise:
         raise UsageError("cohort.dropout: lets noise go missing, expected privacy.min_reports too")
+    if experiment.method.keeps_heads and experiment.mechanism.is_user_level:
+        raise UsageError(
+            f'method.name: "{experiment.method.name}" is measured with last layers that clients keep, which no epsilon '
+            "covers, so that no private study can choose by it"
+        )
+
+
+def _federation(question: Question) -> Federation:
+    """The data, if scores on its validation records can be protected as asked."""
+    experiment = question.experiment
     federation = build_federation(experiment.data, experiment.seed)
     if question.score_noise is not None and federation.most_validated is None:
         raise UsageError(
