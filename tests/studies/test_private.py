@@ -64,6 +64,9 @@ def test_the_best_trial_leaves_and_nothing_else(study: tuple[Path, Study]) -> No
     model, of_best = (RunFolder(path).load_model() for path in (out / "chosen", out / "private" / f"trial-{best}"))
     assert model.keys() == of_best.keys() and all(model[name].equal(of_best[name]) for name in model)
     assert load_experiment(out / "tuned.toml").train.learning_rate == RATES[known["settings"][best]]
+    assert str(load_experiment(out / "tuned.toml").note).startswith(
+        "chosen by a private study (negative-binomial, 3 trials"
+    )
     shown = (out / "study.json").read_text() + (out / "chosen" / "study.json").read_text()
     assert "settings" not in shown and "declared public" in shown
 

@@ -60,6 +60,11 @@ class Question:
             return "declared public: no epsilon covers the validation records"
         return f"protected: scores carry noise with a standard deviation of {self.score_noise:g}"
 
+    @property
+    def in_words(self) -> str:
+        """The study, for the notes of its runs."""
+        return f"a private study ({self.trials.law}, {self.trials.mean:g} trials on average), its epsilon in {STUDY}"
+
     def as_dict(self) -> dict[str, Any]:
         about = {"settings": list(self.settings), "score_noise": self.score_noise} | asdict(self.trials)
         return {"experiment": to_toml(self.experiment)} | about
@@ -115,8 +120,7 @@ def _trial(question: Question, values: dict[str, Any]) -> Experiment:
     outside = [name for name in values if name.partition(".")[0] in ("data", "seed", "note")]
     if outside:
         raise UsageError(f"--grid: {outside[0]}, expected settings that leave the data as they are")
-    law = f"{question.trials.law}, {question.trials.mean:g} on average"
-    note = f"a trial of a private study ({law}), whose epsilon is in {STUDY}"
+    note = f"a trial of {question.in_words}"
     return changed(question.experiment, values).model_copy(update={"note": note})
 
 
@@ -220,7 +224,8 @@ def _released(question: Question, rows: list[StudyRow], out: Path, best: int | N
         shutil.copytree(out / "private" / f"trial-{best}", unfinished)
         write_json(unfinished / STUDY, table)
         unfinished.rename(chosen)
-        experiment = RunFolder(chosen).experiment()
+        note = f"chosen by {question.in_words}"
+        experiment = RunFolder(chosen).experiment().model_copy(update={"note": note})
     make_folder(out)
     write_json(out / STUDY, table)
     write_whole(out / "tuned.toml", to_toml(experiment).encode())
