@@ -172,6 +172,18 @@ def test_the_card_of_the_chosen_run_has_the_epsilon_of_the_study(study: tuple[Pa
         release(out / "private" / "trial-0", tmp_path / "another")
 
 
+def test_a_study_of_records_promises_nothing_to_a_whole_client(tmp_path: Path) -> None:
+    record = {"mechanism": "record", "noise_multiplier": 2.0, "randomness": "system"}
+    question = asked(Trials("geometric", 1), privacy=record, cohort={"size": 6})
+    study = tune_privately(question, tmp_path, jobs=1)
+    card = release(tmp_path / "chosen", tmp_path / "card")
+    said = {(row["observer"], row["unit"]): row["epsilon"] for row in card["privacy"]}
+    outsider = next(row for row in study.rows if row.observer == "outsider")
+    assert outsider.unit == "record" and outsider.epsilon is not None and outsider.epsilon_run is not None
+    assert outsider.epsilon >= outsider.epsilon_run, "a study costs no less than one of its runs"
+    assert said["outsider", "record"] >= outsider.epsilon and said["outsider", "user"] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "score_noise", "words"),
     [

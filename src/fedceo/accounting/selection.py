@@ -90,6 +90,7 @@ def study_rows(plans: Sequence[Plan], trials: Trials, score: Score, discarded: i
 def _row(rows: Sequence[Row], plans: Sequence[Plan], trials: Trials, score: Score, discarded: int) -> StudyRow:
     observer, delta = rows[0].observer, min(plan.delta for plan in plans)
     without = next((row for row in rows if row.epsilon is None), None)
+    of_run = None if without is not None else max(row.epsilon or 0.0 for row in rows)
     curves = [divergence(plan, observer) for plan in plans] if without is None else []
     known = [curve for curve in curves if curve is not None]
     epsilon, accountant = None, reasons.NONE
@@ -102,12 +103,12 @@ def _row(rows: Sequence[Row], plans: Sequence[Plan], trials: Trials, score: Scor
     else:
         curve = np.maximum.reduce(known) + gaussian_curve(score.mu)
         found, accountant, words = _promise(curve, trials, delta, observer, discarded)
-        epsilon = found if math.isfinite(found) else None
+        # rows of records count a number of participations that is hardly ever exceeded, divergences their draw
+        epsilon = max(found, of_run or 0.0) if math.isfinite(found) else None
         if epsilon is None:
             words = reasons.joined(words, reasons.NO_FINITE_EPSILON)
         elif epsilon > LITTLE:
             words = reasons.joined(words, reasons.means_little(LITTLE))
-    of_run = None if without is not None else max(row.epsilon or 0.0 for row in rows)
     return StudyRow(observer, rows[0].unit, rows[0].adjacency, delta, of_run, epsilon, accountant, words)
 
 

@@ -28,10 +28,17 @@ def study_of(run: Path) -> dict[str, Any] | None:
 
 
 def rows_of_study(rows: list[dict[str, Any]], study: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a run with the epsilons of the study that chose it; an observer whom it does not speak of has none."""
-    promised = {row["observer"]: row for row in study["rows"]}
-    nothing = {"epsilon": None, "accountant": "none", "assumption": "the study that chose this run promises nothing"}
-    return [
-        row | {name: promised.get(row["observer"], nothing)[name] for name in ("epsilon", "accountant", "assumption")}
-        for row in rows
-    ]
+    """Rows of a run with the epsilons of the study that chose it; a row that the study does not speak of has none."""
+    promised = {(row["observer"], row["unit"]): row for row in study["rows"]}
+    found = []
+    for row in rows:
+        nothing = {"epsilon": None, "accountant": "none", "assumption": _unpromised(row)}
+        of_study = promised.get((row["observer"], row["unit"]), nothing)
+        found.append(row | {name: of_study[name] for name in nothing})
+    return found
+
+
+def _unpromised(row: dict[str, Any]) -> str:
+    """Why a row has no epsilon in a study: for the reason that one run has none, or because nothing is known."""
+    words: str = row["assumption"]
+    return words if row["epsilon"] is None else "the study that chose this run promises nothing here"
