@@ -3,13 +3,17 @@
 import itertools
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedceo.cli.options import Json, Overrides
 from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.accounting.trials import Trials
 
 Cells = Annotated[
     list[str] | None,
@@ -105,7 +109,10 @@ def tune(
     out = out or Path("runs") / "tune" / (target.stem or "here")
     experiments = find_experiments(target, overrides or [], only or [])
     if private:
-        _tune_privately(experiments, grid or [], trials, law, shape, public_validation, score_noise, out, jobs, as_json)
+        from fedceo.accounting.trials import Trials
+
+        noise = _noise_of_scores(public_validation, score_noise)
+        _tune_privately(experiments, grid or [], Trials(law, trials or TRIALS, shape), noise, out, jobs, as_json)
     elif grid:
         _show_tuned(_tune_on_grid(experiments, grid, out, rounds, finalists, jobs, as_json), out, as_json)
     else:
@@ -184,21 +191,24 @@ def _show_tuned(tuned: Tuned, out: Path, as_json: bool) -> None:
         show_tuned(found)
 
 
+def _noise_of_scores(public_validation: bool, given: float | None) -> float | None:
+    """The standard deviation of the noise of scores; None where validation records are public."""
+    if public_validation and given is not None:
+        raise UsageError("--score-noise: scores of public validation records carry none")
+    if given is not None and not 0 < given <= 1:
+        raise UsageError(f"--score-noise: {given:g}, expected above 0 and at most 1")
+    return None if public_validation else given or SCORE_NOISE
+
+
 def _tune_privately(
     experiments: dict[str, Any],
     grid: list[str],
-    trials: int | None,
-    law: str,
-    shape: float | None,
-    public_validation: bool,
+    trials: "Trials",
     score_noise: float | None,
     out: Path,
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    from contextlib import nullcontext
-
-    from fedceo.accounting.trials import Trials
     from fedceo.studies.private import Question, tune_privately
     from fedceo.studies.tune import settings_of
     from fedceo.terminal.progress import waiting
@@ -206,13 +216,8 @@ def _tune_privately(
 
     if len(experiments) > 1:
         raise UsageError(f"--private: {len(experiments)} experiments, expected one: studies of the same records add up")
-    if public_validation and score_noise is not None:
-        raise UsageError("--score-noise: scores of public validation records carry none")
-    if score_noise is not None and not 0 < score_noise <= 1:
-        raise UsageError(f"--score-noise: {score_noise:g}, expected above 0 and at most 1")
     (experiment,) = experiments.values()
-    noise = None if public_validation else score_noise or SCORE_NOISE
-    question = Question(experiment, settings_of(experiment, grid), Trials(law, trials or TRIALS, shape), noise)
+    question = Question(experiment, settings_of(experiment, grid), trials, score_noise)
     with nullcontext() if as_json else waiting("trials are run; how many is a secret"):
         study = tune_privately(question, out, jobs)
     found = {
