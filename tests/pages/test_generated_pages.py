@@ -26,6 +26,11 @@ def test_the_page_on_the_experiment_file_is_what_the_settings_say(generate: Modu
     assert (ROOT / "docs" / "privacy-numbers.md").read_text() == generate.numbers(), ADVICE
 
 
+def test_the_page_of_recommendations_is_what_the_rules_say() -> None:
+    advice = "run: python tools/pages/recommend_page.py"
+    assert (ROOT / "docs" / "recommend.md").read_text() == load_program("recommend_page").page(), advice
+
+
 def test_the_tables_of_the_experiment_file_have_four_columns(generate: ModuleType) -> None:
     rows = [line for line in generate.page().splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows), "bars within a cell are escaped"

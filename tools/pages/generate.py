@@ -6,6 +6,7 @@ python tools/pages/generate.py
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,6 +16,8 @@ from pydantic_core import PydanticUndefined
 from fedceo.accounting.calibration import calibrate
 from fedceo.accounting.plan import AS_PLANNED, Plan, Realised, RecordSteps
 from fedceo.accounting.rows import answer
+from fedceo.accounting.selection import Score, study_rows
+from fedceo.accounting.trials import Trials
 from fedceo.attacks.metrics import median
 from fedceo.experiment import file as config
 from fedceo.experiment.method_table import OWN, known_methods, settings_of
@@ -140,6 +143,35 @@ TARGETS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+STUDIES_HEAD = """`fedceo tune --private`, validation records declared public; N = 1,000, K = 100, T = 100, central
+noise for the epsilon of one run that the head says, Poisson cohorts. An outsider sees the chosen trial, a participant
+all of them.
+"""
+LAWS = {
+    "geometric, 12 trials on average": Trials("geometric", 12),
+    "geometric, 50": Trials("geometric", 50),
+    "negative binomial, shape 0, 12": Trials("negative-binomial", 12, 0.0),
+    "Poisson, 12": Trials("poisson", 12),
+}
+
+
+def studies_table(wanted: Sequence[float]) -> list[str]:
+    """The epsilon of whole studies for that of one run."""
+    lines = [
+        "| trials | who | " + " | ".join(f"one run {e:g}" for e in wanted) + " |",
+        "|---|---|" + "---|" * len(wanted),
+    ]
+    plan = Plan(1000, 100, 100, 1.0, 1e-5, "central", sampling="poisson")
+    plans = [replace(plan, noise_multiplier=calibrate(epsilon, "outsider", plan)) for epsilon in wanted]
+    for words, law in LAWS.items():
+        rows = [study_rows([each], law, Score()) for each in plans]
+        for place in (0, 1):
+            epsilons = (found[place].epsilon for found in rows)
+            shown = ("none" if epsilon is None else f"{epsilon:.3g}" for epsilon in epsilons)
+            lines.append(f"| {words} | {rows[0][place].observer} | " + " | ".join(shown) + " |")
+    return lines
+
+
 def numbers() -> str:
     lines = [NUMBERS_HEAD, "## Epsilon for a noise multiplier", ""]
     lines += [
@@ -159,6 +191,7 @@ def numbers() -> str:
     for words, observer, fields in TARGETS:
         sigmas = (calibrate(epsilon, observer, Plan(**(PLAN | fields))) for epsilon in wanted)
         lines.append(f"| {words} | " + " | ".join(f"{sigma:.3g}" for sigma in sigmas) + " |")
+    lines += ["", "## Epsilon of a private study", "", STUDIES_HEAD, *studies_table(wanted)]
     return "\n".join(lines) + "\n"
 
 

@@ -239,13 +239,13 @@ def _chernoff(release: Release, delta: float) -> tuple[float, float]:
 
     def bound(log_theta: float) -> float:
         theta = math.exp(log_theta)
-        return (release.moments(theta).log_mgf + _log_peak(theta) - math.log(delta)) / theta
+        return (release.moments(theta).log_mgf + log_peak(theta) - math.log(delta)) / theta
 
     found = optimize.minimize_scalar(bound, bounds=(-20.0, 30.0), method="bounded", options={"xatol": 1e-2})
     return math.exp(found.x), float(found.fun)
 
 
-def _log_peak(theta: float) -> float:
+def log_peak(theta: float) -> float:
     """ln of the largest value of e^(-theta x) (1 - e^-x), which is theta^theta / (1 + theta)^(1 + theta)."""
     return -theta * math.log1p(1 / theta) - math.log1p(theta)
 
@@ -263,7 +263,7 @@ def _inverted(release: Release, step: float, delta: float, theta: float) -> floa
     places = step * (first + np.arange(size)) - mean
     with np.errstate(over="ignore", invalid="ignore"):
         deltas = _deltas(tilted * np.exp(-theta * places), step)
-        peak = math.exp(_log_peak(theta))
+        peak = math.exp(log_peak(theta))
         lost = uncertain * (1 / (step * theta * (1 + theta)) + peak) + WRAPPED * peak
         bounds = deltas + lost * np.exp(-theta * places)
     # of every point from which on all bounds hold, the first

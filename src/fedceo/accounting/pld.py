@@ -17,7 +17,7 @@ from scipy import special
 from fedceo.accounting.composition import Composition, Losses, Mixture, Release, epsilon_of
 from fedceo.accounting.gaussian import Floats, drawn_gaussian_epsilon, gaussian_epsilon
 from fedceo.accounting.profiles import largest_loss, profile
-from fedceo.accounting.rounds import Averages, Round, Stratum
+from fedceo.accounting.rounds import Averages, Round, Stratum, largest_rate
 
 GAP = 0.01
 """Gaps between losses at which a profile is taken, relative to the loss and to the width of a Gaussian (D11)."""
@@ -67,12 +67,7 @@ def known_membership_epsilon(averages: Averages, delta: float, cap: int | None =
     least = min(stratum.multiplier for stratum in strata)
     if adjacency == "add-remove" and not averages[0][0].hidden_size:  # who is gone has no memberships to know
         return gaussian_epsilon(2 / least * math.sqrt(rounds), delta)
-    rate = max(
-        sum(s.probability * s.rate for s in alternative) + average.left_out
-        for average, _ in averages
-        for alternative in average.alternatives
-    )
-    at_least_noise = drawn_gaussian_epsilon(shift / least, min(rate, 1.0), rounds, delta, cap)
+    at_least_noise = drawn_gaussian_epsilon(shift / least, largest_rate(averages), rounds, delta, cap)
     if all(stratum.multiplier == least for stratum in strata):
         return at_least_noise
     known = tuple((replace(average, known_memberships=True), number) for average, number in averages)

@@ -63,6 +63,13 @@ AS_THE_PAPER_SAYS = (
     "as the paper states it for everybody: no guarantee; Poisson cohorts, an unproved constant, averages only"
 )
 
+# What an observer of a study sees
+
+SEES_CHOSEN = "sees the chosen trial alone; how many trials there were stays secret"
+SEES_ALL_TRIALS = "is there while every trial is trained, so that all of them add up, over the draw of their number"
+SERVER_NOISES_SCORES = "the server adds the noise of the scores itself after seeing them: it must be trusted"
+NO_CURVE = "no Renyi divergence is known of this view, so that nothing is promised for a study"
+
 # How often a client takes part
 
 MOST_OF_ANY = "the most of any client"

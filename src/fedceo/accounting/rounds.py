@@ -59,6 +59,16 @@ Averages: TypeAlias = tuple[tuple[Round, int], ...]
 """Kinds of released averages, and how many rounds there were of each."""
 
 
+def largest_rate(averages: Averages) -> float:
+    """The largest probability, of any kind of round, that the client is in one."""
+    rates = (
+        sum(s.probability * s.rate for s in alternative) + average.left_out
+        for average, _ in averages
+        for alternative in average.alternatives
+    )
+    return min(max(rates), 1.0)
+
+
 def drawn_round(
     trials: int,
     probability: float,

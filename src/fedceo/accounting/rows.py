@@ -8,12 +8,13 @@ stack of uploads. An epsilon of None means that nothing can be promised, and the
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedceo.accounting import reasons
 from fedceo.accounting.observers.base import VIEWS, Answer, View
-from fedceo.accounting.plan import AS_PLANNED, Plan, Question, Realised
+from fedceo.accounting.plan import AS_PLANNED, SMALLEST_DELTA, Plan, Question, Realised
+from fedceo.accounting.renyi import Curve
 from fedceo.errors import UsageError
 
 OBSERVERS = ("outsider", "participant", "server", "client")
@@ -62,13 +63,26 @@ def account(plan: Plan, realised: Realised = AS_PLANNED) -> list[Row]:
 def answer(plan: Plan, observer: str, realised: Realised = AS_PLANNED) -> Answer:
     """The answer of the observer's first row."""
     question = Question(plan, realised)
+    return _first_view(question, observer).answer(question, observer)
+
+
+def divergence(plan: Plan, observer: str) -> Curve | None:
+    """Renyi divergences of the plan, which hold at every delta, by the view of the observer's first row.
+
+    What views leave out as improbable has a probability of at most `renyi.LEFT_OUT`.
+    """
+    question = Question(replace(plan, delta=SMALLEST_DELTA))
+    return _first_view(question, observer).divergence(question, observer)
+
+
+def _first_view(question: Question, observer: str) -> View:
     views = [view for view, name in _views() if name == observer and view.position == 0]
     if not views:
         known = dict.fromkeys(name for view, name in _views() if view.position == 0)
         raise UsageError(f"observer: {observer!r}, expected one of {', '.join(known)}")
     for view in views:
         if view.supports(question, observer):
-            return view.answer(question, observer)
+            return view
     if observer == "client":
         raise UsageError('observer: "client" needs personal models; with release "average" a client is a "participant"')
     raise UsageError(f'observer: "{observer}" has no row for such a run')

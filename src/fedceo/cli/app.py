@@ -15,7 +15,7 @@ import typer
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError
 
 from fedceo import __version__
-from fedceo.cli import attack, release, report, studies
+from fedceo.cli import attack, recommend, release, report, studies
 from fedceo.cli.data import app as data_app
 from fedceo.cli.flower import app as flower_app
 from fedceo.cli.options import CellName, Json, Overrides
@@ -43,6 +43,7 @@ app.add_typer(flower_app, name="flower")
 app.add_typer(privacy_app, name="privacy")
 app.command()(studies.sweep)
 app.command()(studies.tune)
+app.command()(recommend.recommend)
 app.command()(report.report)
 app.command()(release.release)
 app.command()(attack.attack)

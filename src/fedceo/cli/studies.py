@@ -3,13 +3,17 @@
 import itertools
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedceo.cli.options import Json, Overrides
 from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.accounting.trials import Trials
 
 Cells = Annotated[
     list[str] | None,
@@ -76,64 +80,166 @@ def sweep(
 
 def tune(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is tuned alike.")],
-    trials: Annotated[int | None, typer.Option(min=1, help="Settings tried for each method; left out: 12.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Settings tried for each method, on average with --private; left out: 12.")
+    ] = None,
     grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     only: Cells = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid or --private.")] = None,
     stack: Stack = None,
+    private: Annotated[bool, typer.Option("--private", help="A random number of trials, at a known epsilon.")] = False,
+    law: Annotated[str, typer.Option(help="--private: geometric, poisson or negative-binomial.")] = "geometric",
+    shape: Annotated[float | None, typer.Option(help="--private: eta of the negative binomial law.")] = None,
+    public_validation: Annotated[
+        bool, typer.Option("--public-validation", help="--private: validation records are nobody's secret.")
+    ] = False,
+    score_noise: Annotated[
+        float | None, typer.Option(help="--private: deviation of the noise of accuracies, 0 to 1; left out: 0.02.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
-    from fedceo.studies.cells import combinations, find_experiments
-    from fedceo.studies.tune import tune as tune_one
-    from fedceo.studies.tune import tune_on_grid
-    from fedceo.terminal.progress import progress
-    from fedceo.terminal.studies import show_tuned
+    from fedceo.studies.cells import find_experiments
 
-    if not grid and (rounds is not None or finalists > 1 or jobs is not None or stack is not None):
-        raise UsageError(
-            "--rounds, --finalists, --jobs, --stack: only with --grid, whose trials do not wait for each other"
-        )
-    if grid and trials is not None:
+    if not (grid or private) and jobs is not None:
+        raise UsageError("--jobs: only with --grid or --private, whose trials do not wait for each other")
+    if not grid and (rounds is not None or finalists > 1):
+        raise UsageError("--rounds, --finalists: only with --grid")
+    if stack is not None and (private or not grid):
+        raise UsageError("--stack: only with --grid, whose trials do not wait for each other")
+    if not private and (law != "geometric" or shape is not None or public_validation or score_noise is not None):
+        raise UsageError("--law, --shape, --public-validation, --score-noise: only with --private")
+    if private and (rounds is not None or finalists > 1):
+        raise UsageError("--rounds, --finalists: not with --private, whose trials are whole runs")
+    if grid and trials is not None and not private:
         raise UsageError("--trials: --grid says which trials there are")
-    trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
     experiments = find_experiments(target, overrides or [], only or [])
-    tuned: dict[str, tuple[Any, float]] = {}
-    if grid:
-        total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
-        with progress(total, "trials", quiet=as_json) as advance:
-            count = itertools.count(1)
+    if private:
+        from fedceo.accounting.trials import Trials
 
-            failed: list[str] = []
-
-            def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
-                if error is not None:
-                    failed.append(f"{cell.folder}: {error}")
-                advance({"round": next(count)})
-
-            tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell, stack)
-        for line in failed:
-            print(f"fedceo: {line}", file=sys.stderr)
+        noise = _noise_of_scores(public_validation, score_noise)
+        _tune_privately(experiments, grid or [], Trials(law, trials or TRIALS, shape), noise, out, jobs, as_json)
+    elif grid:
+        _show_tuned(_tune_on_grid(experiments, grid, out, rounds, finalists, jobs, stack, as_json), out, as_json)
     else:
-        for name, experiment in experiments.items():
-            scores: list[float] = []
-            with progress(trials, name, quiet=as_json) as advance:
+        _show_tuned(_search(experiments, trials or TRIALS, out, as_json), out, as_json)
 
-                def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
-                    scores.append(score)  # noqa: B023 - called before the loop goes on
-                    advance({"round": number + 1})
 
-                tuned[name] = tune_one(experiment, trials, out / name, on_trial), max(scores)
+TRIALS = 12
+"""The trials of a search, or their mean number in a private study, where none is given."""
+SCORE_NOISE = 0.02
+"""The standard deviation of the noise of scores in a private study, where none is given."""
+Tuned = dict[str, tuple[Any, float]]
+"""Experiments with their best settings, and the validation accuracy of each, by name."""
+
+
+def _tune_on_grid(
+    experiments: dict[str, Any],
+    grid: list[str],
+    out: Path,
+    rounds: int | None,
+    finalists: int,
+    jobs: int | None,
+    stack: int | None,
+    quiet: bool,
+) -> Tuned:
+    from fedceo.studies.cells import combinations
+    from fedceo.studies.tune import tune_on_grid
+    from fedceo.terminal.progress import progress
+
+    total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
+    failed: list[str] = []
+    with progress(total, "trials", quiet=quiet) as advance:
+        count = itertools.count(1)
+
+        def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
+            if error is not None:
+                failed.append(f"{cell.folder}: {error}")
+            advance({"round": next(count)})
+
+        tuned = tune_on_grid(experiments, grid, out, rounds, finalists, jobs, on_cell, stack)
+    for line in failed:
+        print(f"fedceo: {line}", file=sys.stderr)
+    return tuned
+
+
+def _search(experiments: dict[str, Any], trials: int, out: Path, quiet: bool) -> Tuned:
+    from fedceo.studies.tune import tune as tune_one
+    from fedceo.terminal.progress import progress
+
+    tuned: Tuned = {}
+    for name, experiment in experiments.items():
+        scores: list[float] = []
+        with progress(trials, name, quiet=quiet) as advance:
+
+            def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
+                scores.append(score)  # noqa: B023 - called before the loop goes on
+                advance({"round": number + 1})
+
+            tuned[name] = tune_one(experiment, trials, out / name, on_trial), max(scores)
+    return tuned
+
+
+def _show_tuned(tuned: Tuned, out: Path, as_json: bool) -> None:
+    from fedceo.terminal.studies import show_tuned
+
     found = {
-        name: {"validation_accuracy": score, "file": str(out / name / "tuned.toml"), "note": experiment.note}
+        name: {
+            "validation_accuracy": score,
+            "file": str(out / name / "tuned.toml"),
+            "note": experiment.note,
+            "epsilon_of_tuning": "not counted",
+        }
         for name, (experiment, score) in tuned.items()
     }
     if as_json:
         print(json.dumps(found))
     else:
         show_tuned(found)
+
+
+def _noise_of_scores(public_validation: bool, given: float | None) -> float | None:
+    """The standard deviation of the noise of scores; None where validation records are public."""
+    if public_validation and given is not None:
+        raise UsageError("--score-noise: scores of public validation records carry none")
+    if given is not None and not 0 < given <= 1:
+        raise UsageError(f"--score-noise: {given:g}, expected above 0 and at most 1")
+    return None if public_validation else given or SCORE_NOISE
+
+
+def _tune_privately(
+    experiments: dict[str, Any],
+    grid: list[str],
+    trials: "Trials",
+    score_noise: float | None,
+    out: Path,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    from fedceo.studies.private import Question, tune_privately
+    from fedceo.studies.tune import settings_of
+    from fedceo.terminal.progress import waiting
+    from fedceo.terminal.studies import show_study
+
+    if len(experiments) > 1:
+        raise UsageError(f"--private: {len(experiments)} experiments, expected one: studies of the same records add up")
+    (experiment,) = experiments.values()
+    question = Question(experiment, settings_of(experiment, grid), trials, score_noise)
+    with nullcontext() if as_json else waiting("trials are run; how many is a secret"):
+        study = tune_privately(question, out, jobs)
+    found = {
+        "file": str(out / "tuned.toml"),
+        "folder": None if study.folder is None else str(study.folder),
+        "score": study.score,
+        "validation": question.validation,
+        "rows": [row.as_dict() for row in study.rows],
+    }
+    if as_json:
+        print(json.dumps(found))
+    else:
+        show_study(found)

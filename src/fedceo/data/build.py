@@ -62,9 +62,7 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         train, validation, _ = _split_clients(assignment, settings.validation, 0.0, seed)
         local_test = _draw_local_tests(assignment, source.y.numpy(), test_y.numpy(), settings.local_test, seed)
         source = replace(source, test_x=test_x, test_y=test_y)
-        return _federation(
-            source, Assignment(train), torch.cat(validation), Assignment(local_test), local_test_from="test"
-        )
+        return _federation(source, Assignment(train), validation, Assignment(local_test), local_test_from="test")
     fraction = settings.local_test or (HELD_OUT if untested else 0.0)
     train, validation, local_test = _split_clients(assignment, settings.validation, fraction, seed)
     if untested:
@@ -74,7 +72,7 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         test_x, test_y = source.x[union], source.y[union]
     shown = local_test if settings.local_test else [indices[:0] for indices in local_test]
     source = replace(source, test_x=test_x, test_y=test_y)
-    return _federation(source, Assignment(train), torch.cat(validation), Assignment(shown))
+    return _federation(source, Assignment(train), validation, Assignment(shown))
 
 
 def _resampled(source: Source, settings: Data, seed: int) -> Federation:
@@ -86,7 +84,7 @@ def _resampled(source: Source, settings: Data, seed: int) -> Federation:
         raise UsageError(f"data.records: {settings.records}, more than the {len(pool)} records there are to draw from")
     train = Resampled(pool, settings.clients, settings.records, seed)
     no_local_test = Resampled(pool, settings.clients, 0, seed)
-    return _federation(source, train, validation, no_local_test)
+    return replace(_federation(source, train, [validation], no_local_test), most_validated=None)
 
 
 def _large_clients(source: Source, least: int) -> Source:
@@ -122,7 +120,7 @@ def _draw_local_tests(
 def _federation(
     source: Source,
     train: Sequence[Tensor],
-    validation: Tensor,
+    validation: Sequence[Tensor],
     local_test: Sequence[Tensor],
     local_test_from: Literal["own", "test"] = "own",
 ) -> Federation:
@@ -131,7 +129,7 @@ def _federation(
         x=source.x,
         y=source.y,
         train=train,
-        validation=validation,
+        validation=torch.cat(list(validation)),
         local_test=local_test,
         test_x=source.test_x,
         test_y=source.test_y,
@@ -139,6 +137,7 @@ def _federation(
         mean=source.mean,
         std=source.std,
         local_test_from=local_test_from,
+        most_validated=max(map(len, validation)),
     )
 
 

@@ -32,6 +32,7 @@ class Federation:
         local_test_from: the records to which local_test's indices point: "own", records of x kept out of training, or
             "test", records of the public test set with labels like the client's.
         features_of: the federation of which this one holds features instead of records, or None.
+        most_validated: the most validation records that any client has; None where they are no client's.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Federation:
     std: tuple[float, ...] = (1.0,)
     local_test_from: Literal["own", "test"] = "own"
     features_of: "Federation | None" = None
+    most_validated: int | None = None
 
     @property
     def origin(self) -> "Federation":

@@ -8,6 +8,7 @@ model.safetensors       the trained global model, once finished
 average.safetensors     the average of the global models, once finished, where [release] asks for one
 result.json             the summary, once finished
 records/                the cohort's models of a few rounds, where [record] asks for them
+study.json              of a run that a private study chose: the epsilons of the whole study
 asked.json              of a federation: the round whose uploads may be on their way, and count as seen if nobody notes
                         which came
 nodes.json              of a federation: the public key to which each client number belongs

@@ -22,6 +22,7 @@ from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.models import parameters_of
+from fedceo.simulation.chosen import check_may_leave, rows_of_study, study_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.runs import load
 from fedceo.simulation.spending import privacy_plan
@@ -75,7 +76,8 @@ def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None)
     if not all(bool(w.isfinite().all()) for weights in models.values() for w in weights.values()):
         raise UsageError(f"{folder.path}: its model is not finite")
     models["model"], left_out = _released_weights(folder.path, experiment, models["model"], model)
-    card = card_of(experiment, result, rows, left_out)
+    chosen_by = study_of(folder.path)
+    card = card_of(experiment, result, rows, left_out, chosen_by["validation"] if chosen_by else None)
     files = {f"{name}.safetensors": save({n: w.contiguous() for n, w in each.items()}) for name, each in models.items()}
     files["card.json"] = (json.dumps(card, indent=2) + "\n").encode()
     files["README.md"] = card_as_markdown(card).encode()
@@ -84,15 +86,21 @@ def release(run: str | Path, out: str | Path, *, model: nn.Module | None = None)
 
 
 def card_of(
-    experiment: Experiment, result: Mapping[str, Any], rows: list[dict[str, Any]], left_out: list[str]
+    experiment: Experiment,
+    result: Mapping[str, Any],
+    rows: list[dict[str, Any]],
+    left_out: list[str],
+    study: str | None = None,
 ) -> dict[str, Any]:
     """The content of a card.
 
     Args:
         rows: those of `public_rows`.
         left_out: names of tensors that clients keep for themselves.
+        study: where a private study chose the run, how its validation records are protected.
     """
     accuracy, averaged = (public_accuracy(experiment, result, of) for of in ("last", "average"))
+    not_covered = NOT_COVERED if study is None else NOT_COVERED[1:]
     return {
         "data": result["data"],
         "record_shape": result["record_shape"],
@@ -108,7 +116,8 @@ def card_of(
         **({"average_test_accuracy": averaged} if "average" in result["accuracy"] else {}),
         "privacy": rows,
         "removable_noise": experiment.privacy.randomness == "seeded",
-        "not_covered": [*NOT_COVERED, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
+        "study": study,
+        "not_covered": [*not_covered, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
         "settings": public_settings(experiment),
         "versions": {name: result["versions"][name] for name in ("fedceo", "torch")},
     }
@@ -133,10 +142,18 @@ def public_accuracy(experiment: Experiment, result: Mapping[str, Any], of: str =
 
 
 def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The first row of each observer, over the draw of cohorts: how often anybody was in stays in the folder."""
+    """The first row of each observer, over the draw of cohorts: how often anybody was in stays in the folder.
+
+    A run that a private study chose has the epsilons of the study.
+    """
     seeded = experiment.privacy.randomness == "seeded"
     ledger = folder.ledger(repeatable=seeded, least=result.get("ledger", 0))
-    return [row.as_dict() for row in _rows(folder, experiment, result, ledger)]
+    check_may_leave(folder.path)
+    study = study_of(folder.path)
+    rows = [row.as_dict() for row in _rows(folder, experiment, result, ledger)]
+    if study is None:
+        return rows
+    return [row | {"epsilon": _rounded_up(row["epsilon"])} for row in rows_of_study(rows, study)]
 
 
 def is_covered(rows: list[dict[str, Any]]) -> bool:
@@ -225,6 +242,7 @@ def card_as_markdown(card: Mapping[str, Any]) -> str:
         *rows,
         "",
         *([f"**{REMOVABLE}**", ""] if card["removable_noise"] else []),
+        *(_of_study(card["study"]) if card["study"] else []),
         "These do not cover:",
         "",
         *(f"- {each}" for each in card["not_covered"]),
@@ -247,6 +265,11 @@ def _about_average(card: Mapping[str, Any]) -> list[str]:
         "",
         f"The average of its rounds' models is in average.safetensors{shown}; the same epsilons cover it.",
     ]
+
+
+def _of_study(validation: str) -> list[str]:
+    words = "A private study chose this run among others: the epsilons are those of the whole study."
+    return [f"{words} Validation records: {validation}.", ""]
 
 
 def _number(epsilon: float | None) -> str:

@@ -3,9 +3,10 @@
 `tune` searches, and knows the paper's grids for FedCEO; `tune_on_grid` tries every value of a grid for all experiments
 alike, in short runs where asked, of which the best are run again at full length. Both go by the validation accuracy
 after a trial's last round. Choosing by validation records releases something about them that no privacy row accounts
-for.
+for; `fedceo.studies.private` counts it.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -41,9 +42,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
     _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    known = experiment.method.search_space(experiment)
-    own = {name: _value(experiment, name) for name in known}
-    space = {name: [*dict.fromkeys([own[name], *values])] for name, values in known.items()}
+    own, space = _search_space(experiment)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
     study.enqueue_trial(own)
     for number in range(trials):
@@ -149,7 +148,22 @@ def tune_on_grid(
     return tuned
 
 
-def _run(cells: Cells, jobs: int | None, on_cell: OnCell, stack: int | None) -> dict[tuple[str, int], float]:
+def settings_of(experiment: Experiment, grid: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Every combination of the grid's values or, without a grid, of those that `tune` would search."""
+    if grid:
+        return tuple(combinations(grid))
+    _, space = _search_space(experiment)
+    return tuple(dict(zip(space, values, strict=True)) for values in itertools.product(*space.values()))
+
+
+def _search_space(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The experiment's own values of all that its method has values to try for, and these together with its own."""
+    known = experiment.method.search_space(experiment)
+    own = {name: _value(experiment, name) for name in known}
+    return own, {name: [*dict.fromkeys([own[name], *values])] for name, values in known.items()}
+
+
+def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None, stack: int | None) -> dict[tuple[str, int], float]:
     """Run all cells and return the validation accuracy of each after its last round."""
     sweep(list(cells.values()), jobs, on_cell, stack)
     return {key: last_validation(cell) for key, cell in cells.items()}

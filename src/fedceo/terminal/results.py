@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from fedceo.simulation.chosen import study_of
 from fedceo.terminal.tables import PRIVACY_COLUMNS, Cell, Column, apart, console, or_none, percent, show_table
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     if result.get("global_model_caveat"):
         out.print(f"its global model is {result['global_model_caveat']}")
     show_privacy(result["privacy"], out)
+    study = study_of(folder)
+    if study is not None:
+        rows = ", ".join(f"{row['observer']} {or_none(row['epsilon'])}" for row in study["rows"])
+        out.print(f"a private study chose this run; the epsilons of the whole study: {rows}")
     if result["ended_early"]:
         out.print(f"ended early by {result['ended_early']}")
     if result["discarded_rounds"]:

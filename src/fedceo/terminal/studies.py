@@ -38,7 +38,33 @@ def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
         Column("experiment", "name"), "best validation accuracy, %", Column("settings", "name"), Column("how", "words"),
     )  # fmt: skip
     rows = [(name, percent(each["validation_accuracy"]), each["file"], each["note"]) for name, each in found.items()]
-    show_table(console(), columns, rows)
+    out = console()
+    show_table(out, columns, rows)
+    out.print("The epsilon of tuning is not counted: no row covers what was learnt by looking at all these trials.")
+    out.print("fedceo tune --private counts it.")
+
+
+def show_study(found: Mapping[str, Any]) -> None:
+    """Print what a private study chose, and what one run and the whole study cost."""
+    out = console()
+    if found["folder"] is None:
+        out.print("no trial was drawn, so that nothing is chosen")
+    else:
+        out.print(f"chosen settings: {found['file']}; score {percent(found['score'])}")
+    out.print(f"validation records: {found['validation']}")
+    columns = (
+        Column("observer", "name"), "epsilon of one run", "epsilon of the whole study", Column("delta", "name"),
+        Column("unit", "name"), Column("accountant", "words"), Column("under which assumption", "words"),
+    )  # fmt: skip
+    rows = [
+        (row["observer"], or_none(row["epsilon_run"]), or_none(row["epsilon"]), f"{row['delta']:.1e}", row["unit"],
+         row["accountant"], row["assumption"])
+        for row in found["rows"]
+    ]  # fmt: skip
+    show_table(out, columns, rows)
+    out.print("How many trials there were is a secret, and so are all but the chosen one: pass nothing else on.")
+    if found["folder"] is not None:
+        out.print(f"to pass it on: fedceo release {found['folder']} -o DIR")
 
 
 def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:

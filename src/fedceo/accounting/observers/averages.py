@@ -2,14 +2,17 @@
 
 import math
 
+import numpy as np
+
 from fedceo.accounting import reasons
-from fedceo.accounting.caps import epsilon_if_nobody_is_capped
+from fedceo.accounting.caps import cap_is_harmless, epsilon_if_nobody_is_capped
 from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.plan import NoiseSite, Question
 from fedceo.accounting.pld import averages_epsilon, known_membership_epsilon
 from fedceo.accounting.released import averages_seen
-from fedceo.accounting.rounds import Averages
+from fedceo.accounting.renyi import Curve, averages_curve, drawn_gaussians_curve, gaussian_curve
+from fedceo.accounting.rounds import Averages, largest_rate
 
 
 @VIEWS.register("averages", "the averages, not who was in them")
@@ -23,13 +26,30 @@ class ReleasedAverages(View):
         plan, own_uploads = question.plan, 1 if observer == "participant" else 0
         if question.rounds == 0:
             return Answer(0.0, reasons.CLOSED_FORM, reasons.NOTHING_RELEASED)
-        number_of_shares_shows = plan.everyone_is_in or plan.sampling == "poisson"
-        if plan.adjacency == "add-remove" and plan.noise_site is NoiseSite.UPLOADS and number_of_shares_shows:
+        if _noise_leaves_too(question):
             return Answer(None, reasons.NONE, reasons.NOISE_LEAVES_TOO)
         if plan.clients == own_uploads:
             return Answer(0.0, reasons.CLOSED_FORM, reasons.NO_OTHER_CLIENT)
         found = _bound(question, averages_seen(question, own_uploads))
         return found._replace(assumption=reasons.joined(*_sees(question, own_uploads), found.assumption))
+
+    def divergence(self, question: Question, observer: str) -> Curve | None:
+        plan, own_uploads = question.plan, 1 if observer == "participant" else 0
+        if _noise_leaves_too(question):
+            return None
+        if plan.clients == own_uploads:
+            return gaussian_curve(0.0)
+        averages = averages_seen(question, own_uploads)
+        if plan.everyone_is_in:
+            return gaussian_curve(_mu_when_in(question, averages, plan.participation_cap or question.rounds))
+        return _capped_curve(question, averages) if question.cap_binds else averages_curve(averages)
+
+
+def _noise_leaves_too(question: Question) -> bool:
+    """Whether a client that is gone shows by the noise that goes with it."""
+    plan = question.plan
+    number_of_shares_shows = plan.everyone_is_in or plan.sampling == "poisson"
+    return plan.adjacency == "add-remove" and plan.noise_site is NoiseSite.UPLOADS and number_of_shares_shows
 
 
 def accountant_of(averages: Averages) -> str:
@@ -70,9 +90,13 @@ def _some_were_absent(question: Question, averages: Averages) -> Answer:
 
 def _epsilon_when_in(question: Question, averages: Averages, rounds: int) -> float:
     """The epsilon of a client that is known to be in so many rounds, those with the least noise."""
+    return gaussian_epsilon(_mu_when_in(question, averages, rounds), question.plan.delta)
+
+
+def _mu_when_in(question: Question, averages: Averages, rounds: int) -> float:
     shift = question.plan.shift
     mus = [shift / min(s.multiplier for s in average.strata) for average, n in averages for _ in range(n)]
-    return gaussian_epsilon(math.hypot(*sorted(mus, reverse=True)[:rounds]), question.plan.delta)
+    return math.hypot(*sorted(mus, reverse=True)[:rounds])
 
 
 def _amplified(question: Question, averages: Averages) -> Answer:
@@ -97,3 +121,14 @@ def _capped(question: Question, averages: Averages) -> Answer:
     if known < secret:
         return Answer(known, reasons.KNOWN_MEMBERSHIPS, reasons.CAPPED, plan.sampling)
     return _amplified(question, averages)._replace(epsilon=secret)
+
+
+def _capped_curve(question: Question, averages: Averages) -> Curve | None:
+    """Known and capped memberships (D2), or secret ones where a cap does no harm (D5)."""
+    plan = question.plan
+    if plan.adjacency == "add-remove" and not averages[0][0].hidden_size:
+        return None
+    strata = [stratum for average, _ in averages for stratum in average.strata]
+    mu = plan.shift / min(stratum.multiplier for stratum in strata)
+    known = drawn_gaussians_curve((mu, question.rounds), (0.0, 0), largest_rate(averages), plan.participation_cap)
+    return np.minimum(known, averages_curve(averages)) if cap_is_harmless(question) else known

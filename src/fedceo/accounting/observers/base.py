@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 from fedceo.accounting.plan import Question
+from fedceo.accounting.renyi import Curve
 from fedceo.experiment.registry import Registry
 
 
@@ -46,6 +47,10 @@ class View(ABC):
     @abstractmethod
     def answer(self, question: Question, observer: str) -> Answer:
         """The epsilon that one of the view's observers is promised; asked only of a run that is supported."""
+
+    def divergence(self, question: Question, observer: str) -> Curve | None:
+        """Renyi divergences of the run as it is planned, which a study of many runs is accounted by; None: unknown."""
+        return None
 
 
 VIEWS: Registry[type[View]] = Registry("view", "fedceo.accounting.observers")

@@ -3,11 +3,14 @@
 import math
 from typing import ClassVar
 
+import numpy as np
+
 from fedceo.accounting import reasons
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.participations import Count, participation_counts
 from fedceo.accounting.plan import Question, RecordSteps
 from fedceo.accounting.pld import averages_epsilon
+from fedceo.accounting.renyi import Curve, drawn_curve, round_curve
 from fedceo.accounting.rounds import Round
 
 
@@ -19,8 +22,7 @@ def steps_answer(question: Question, count: Count) -> Answer:
     participations = math.ceil(count.value - 1e-9)  # a mean of 30 must not become 31 by rounding errors
 
     def epsilon_of(kind: RecordSteps) -> float:
-        step = Round.of(kind.rate, plan.noise_multiplier, plan.adjacency, hidden_size=True)
-        return averages_epsilon(((step, participations * kind.steps),), plan.delta)
+        return averages_epsilon(((_step(question, kind), participations * kind.steps),), plan.delta)
 
     # which kind is the worst depends on noise and participations: few large batches, or many small ones
     worst = max(plan.record_steps, key=lambda kind: (epsilon_of(kind), kind.rate, kind.steps))
@@ -41,6 +43,22 @@ class LocalSteps(View):
 
     def answer(self, question: Question, observer: str) -> Answer:
         return steps_answer(question, participation_counts(question)[0])
+
+    def divergence(self, question: Question, observer: str) -> Curve | None:
+        plan, count = question.plan, participation_counts(question)[0]
+        if plan.adjacency == "add-remove":
+            return None
+        participation = np.maximum.reduce(
+            [kind.steps * round_curve(_step(question, kind)) for kind in plan.record_steps]
+        )
+        if count.is_known:
+            return count.value * participation
+        return question.rounds * drawn_curve(plan.rate, participation)
+
+
+def _step(question: Question, kind: RecordSteps) -> Round:
+    """A local step, as a round of records."""
+    return Round.of(kind.rate, question.plan.noise_multiplier, question.plan.adjacency, hidden_size=True)
 
 
 class OtherCount(View):

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from fedceo.accounting import reasons
 from fedceo.accounting.caps import epsilon_if_nobody_is_capped
 from fedceo.accounting.gaussian import drawn_gaussians_epsilon, gaussian_epsilon
@@ -10,6 +12,7 @@ from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.plan import NoiseSite, Question
 from fedceo.accounting.pld import personalised_epsilon
 from fedceo.accounting.released import average_after_smoothing, multiplier, upload_mu, worst_average
+from fedceo.accounting.renyi import Curve, drawn_curve, drawn_gaussians_curve, gaussian_curve, round_curve
 from fedceo.accounting.rounds import Round
 
 
@@ -40,6 +43,16 @@ class PersonalModels(View):
         )
         return found._replace(assumption=reasons.joined(seen, found.assumption))
 
+    def divergence(self, question: Question, observer: str) -> Curve | None:
+        plan = question.plan
+        if plan.noise_site is NoiseSite.SUM or plan.release == "stored" or plan.adjacency == "add-remove":
+            return None
+        if plan.everyone_is_in:
+            return _known_curve(question, 1.0, multiplier(question, question.fewest_reports, own_uploads=1))
+        average, after = worst_average(question, own_uploads=1), average_after_smoothing(question)
+        known = _known_curve(question, plan.rate, min(s.multiplier for s in (*average.strata, *after.strata)))
+        return known if question.cap_binds else np.minimum(known, _secret_curve(question, average, after))
+
 
 def _bound(question: Question) -> Answer:
     """The epsilon, and what it rests on beside what everybody sees (D8)."""
@@ -67,10 +80,29 @@ def _bound(question: Question) -> Answer:
 
 
 def _with_known_memberships(question: Question, rate: float, least_noise: float) -> float:
+    plan = question.plan
+    return drawn_gaussians_epsilon(*_kinds(question, least_noise), rate, plan.delta, plan.participation_cap)
+
+
+def _known_curve(question: Question, rate: float, least_noise: float) -> Curve:
+    return drawn_gaussians_curve(*_kinds(question, least_noise), rate, question.plan.participation_cap)
+
+
+def _kinds(question: Question, least_noise: float) -> tuple[tuple[float, int], tuple[float, int]]:
     """Uploads seen in smoothing rounds, averages at the least noise in all others, memberships known."""
-    plan, others = question.plan, question.rounds - question.smoothings
-    smoothed, averaged = (upload_mu(question), question.smoothings), (plan.shift / least_noise, others)
-    return drawn_gaussians_epsilon(smoothed, averaged, rate, plan.delta, plan.participation_cap)
+    others = question.rounds - question.smoothings
+    return (upload_mu(question), question.smoothings), (question.plan.shift / least_noise, others)
+
+
+def _secret_curve(question: Question, average: Round, after: Round) -> Curve:
+    """The product of `pld.personalised_epsilon`."""
+    rate, smoothings = question.plan.rate, question.smoothings
+    seen, ordinary = gaussian_curve(upload_mu(question)), round_curve(average)
+    if smoothings == question.rounds:
+        return smoothings * drawn_curve(rate, seen)
+    known = drawn_curve(rate, round_curve(after))
+    block = drawn_curve(rate, seen + known, ordinary if average.hidden_size else known)
+    return smoothings * block + max(question.rounds - 2 * smoothings, 0) * ordinary
 
 
 @VIEWS.register("hidden sizes", "personal models if nobody could read the number of reports from the noise")

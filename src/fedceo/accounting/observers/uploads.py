@@ -8,6 +8,7 @@ from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.participations import participation_counts
 from fedceo.accounting.plan import NoiseSite, Question
 from fedceo.accounting.released import upload_mu
+from fedceo.accounting.renyi import Curve, drawn_gaussians_curve, gaussian_curve
 
 
 @VIEWS.register("uploads", "each upload and who sent it")
@@ -36,3 +37,12 @@ class Uploads(View):
         of_mean = gaussian_epsilon(mu * math.sqrt(mean), plan.delta)
         over = f"over the draw of the cohorts; for a client with the mean of {mean:g} uploads it is {of_mean:.4g}"
         return Answer(epsilon, reasons.MIXED_OVER_COHORTS, reasons.joined(sees, over))
+
+    def divergence(self, question: Question, observer: str) -> Curve | None:
+        plan, mu = question.plan, upload_mu(question)
+        if plan.noise_site is NoiseSite.SUM or plan.adjacency == "add-remove":
+            return None
+        count = participation_counts(question)[0]
+        if count.is_known:
+            return gaussian_curve(mu * math.sqrt(count.value))
+        return drawn_gaussians_curve((mu, question.rounds), (0.0, 0), plan.rate)

@@ -1,0 +1,124 @@
+"""Recommended experiments are valid, keep their epsilon and follow the rules; what cannot be is one line."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedceo.accounting.rows import answer
+from fedceo.cli.app import main
+from fedceo.errors import UsageError
+from fedceo.experiment.file import load_experiment, parse_experiment
+from fedceo.simulation.spending import privacy_plan, solve_noise
+from fedceo.studies.recommend import recommend, rules
+
+SHAPES = (None, (3, 32, 32))
+
+
+def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedceo", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mechanism", "cohort", "model", "data"),
+    [
+        ((1000, 45, 2.0, (3, 32, 32)), "central", 100, "small-cnn", "cifar10"),
+        ((20_000, 20, 0.5, (1, 28, 28)), "central", 1000, "small-cnn", "mnist"),
+        ((3000, 5, 2.0, None), "central", 300, "logistic", "digits"),
+        ((400, 30, 8.0, (1, 8, 8)), "central", 100, "logistic", "digits"),
+        ((10, 4500, 4.0, (3, 32, 32)), "record", 10, "small-cnn", "cifar10"),
+        ((5, 200, 4.0, None), "record", 5, "logistic", "digits"),
+    ],
+)
+def test_rules(numbers: Any, mechanism: str, cohort: int, model: str, data: str) -> None:
+    clients, records, epsilon, _ = numbers
+    found = recommend(*numbers)
+    experiment = parse_experiment(tomllib.loads(found.as_toml()))
+    assert experiment.privacy.mechanism == mechanism and experiment.cohort.size == cohort
+    assert (experiment.model.name, experiment.data.name, experiment.data.clients) == (model, data, clients)
+    assert experiment.privacy.target_epsilon == epsilon and experiment.privacy.randomness == "system"
+    sizes = [records] * clients
+    sigma = solve_noise(experiment, sizes)
+    assert sigma == pytest.approx(found.noise_multiplier)
+    reached = answer(privacy_plan(experiment, sizes, sigma), experiment.privacy.observer).epsilon
+    assert reached is not None and 0.99 * epsilon < reached <= epsilon
+    said = {row.observer: row.epsilon for row in reversed(found.rows)}
+    assert said[experiment.privacy.observer] == pytest.approx(reached, rel=1e-3)
+    assert "paper" not in said, "which promises nothing"
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 100_000), st.integers(1, 2000), st.sampled_from([0.1, 1.0, 4.0]), st.sampled_from(SHAPES))
+def test_whatever_is_recommended_is_within_the_limit(clients: int, records: int, epsilon: float, shape: Any) -> None:
+    try:
+        found = recommend(clients, records, epsilon, shape)
+    except UsageError:
+        assert clients < 5000 and epsilon < 4, "nobody else is sent away"
+        return
+    assert found.noise <= rules()["limits"]["noise"]
+    assert all(row.epsilon is None or row.epsilon <= epsilon for row in found.rows)
+    assert tomllib.loads(found.as_toml()) == found.table
+
+
+def test_the_printed_file_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["recommend", "--clients", "300", "--records", "12", "--epsilon", "4"], monkeypatch) == 0
+    (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
+    assert load_experiment(tmp_path / "mine.toml").cohort.size == 100
+    assert call(["run", "mine.toml", "--set", "train.rounds=2", "--json"], monkeypatch) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["finished"] and result["privacy"][0]["epsilon"] <= 4.0
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["recommend", "--clients", "300", "--records", "12", "--epsilon", "4", "--json"], monkeypatch) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert parse_experiment(found["experiment"]).data.records == 12 and found["reasons"]
+    assert [row["observer"] for row in found["privacy"]] == ["outsider", "participant", "server"]
+
+
+@pytest.mark.parametrize(
+    ("clients", "records", "epsilon", "shape", "words"),
+    [
+        ("10", "20", "0.1", None, "to hide a client"),
+        ("1", "20", "1", None, "--clients: 1"),
+        ("100", "0", "1", None, "--records: 0"),
+        ("100", "10", "0", None, "--epsilon: 0.0, expected a finite"),
+        ("100", "10", "nan", None, "--epsilon: nan"),
+        ("100", "10", "1", "3x32xa", "--shape: '3x32xa'"),
+        ("100", "10", "1", "3x0x32", "--shape: 3x0x32"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    clients: str,
+    records: str,
+    epsilon: str,
+    shape: str | None,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["recommend", "--clients", clients, "--records", records, "--epsilon", epsilon]
+    assert call([*arguments, *(["--shape", shape] if shape else [])], monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err and shown.err.count("\n") == 1 and not shown.out
+
+
+def test_measured_settings_are_those_of_the_results() -> None:
+    root = Path(__file__).parents[2] / "results" / "beyond"
+    (images,) = (row for row in rules()["settings"] if row["image"])
+    for name in ("cifar10-1000", "femnist-1000"):
+        for run in json.loads((root / f"{name}.json").read_text()):
+            if run["name"].endswith("central/fedavg"):
+                assert run["experiment"]["train"]["learning_rate"] == images["train"]["learning_rate"]
+                assert run["experiment"]["privacy"]["clip"] == images["privacy"]["clip"]
