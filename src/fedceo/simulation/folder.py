@@ -25,6 +25,7 @@ from torch import Tensor
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
+from fedceo.mechanisms.banded import Noises
 from fedceo.methods import State
 from fedceo.simulation.durable import (
     IN_TOML,
@@ -40,7 +41,7 @@ from fedceo.simulation.durable import (
 from fedceo.simulation.holding import Hold
 from fedceo.simulation.recording import Recording
 from fedceo.simulation.spent_files import SpentFiles
-from fedceo.simulation.tensor_files import read_tensors, save_tensors
+from fedceo.simulation.tensor_files import flat_noise, read_tensors, save_tensors, take_noise
 
 BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
 """Files that a run writes when it begins, in this order; the second and third are empty then."""
@@ -237,18 +238,25 @@ class RunFolder:
         with self._writing():
             self._metrics.rewrite(history)
 
-    def save_checkpoint(self, state: State, about: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: State, about: dict[str, Any], noise: Noises | None = None) -> None:
+        """noise: of earlier rounds, where later ones depend on it."""
         with self._writing():
-            save_tensors(self.path / "checkpoint.safetensors", state.flatten(), about)
+            save_tensors(self.path / "checkpoint.safetensors", state.flatten() | flat_noise(noise or {}), about)
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
+        state, _, about = self.load_noisy_checkpoint()
+        return state, about
+
+    def load_noisy_checkpoint(self) -> tuple[State, Noises, dict[str, Any]]:
+        """The same with the noise of earlier rounds, which nobody needs but a run that goes on."""
         path = self.path / "checkpoint.safetensors"
         tensors, about = read_tensors(path, expected=self.has_checksums)
         if about is None or not about.keys() >= set(NOTED):
             raise UsageError(f"{path}: not a checkpoint of a run")
         try:
-            return State.unflatten(tensors), about
+            noise = take_noise(tensors)
+            return State.unflatten(tensors), noise, about
         except ValueError:
             raise UsageError(f"{path}: not a checkpoint of a run") from None
 
