@@ -25,13 +25,15 @@ class Whitening:
         self._earlier: dict[int, Floats] = {}
 
     def whiten(self, row: Floats, run: int, round_: int) -> Floats:
-        """w_t from z_t; a round that was not played, or was played too long before, has no part in it."""
+        """w_t from z_t; a round has no part in it that was not played, or that no longer mattered when one was."""
         if run != self._run:
             self._run, self._earlier = run, {}
-        window = range(round_ - len(self._coefficients) + 1, round_)
-        self._earlier = {t: z for t, z in self._earlier.items() if t in window} | {round_: row}
-        parts = [self._coefficients[round_ - t] * z for t, z in self._earlier.items()]
-        whitened: Floats = np.sum(parts, axis=0)
+        bands = len(self._coefficients)
+        before = {t: z for t, z in self._earlier.items() if 0 < round_ - t < bands}
+        self._earlier = {t: z for t, z in before.items() if round_ + 1 - t < bands} | {round_: row}
+        whitened: Floats = self._coefficients[0] * row
+        for t, z in before.items():
+            whitened = whitened + self._coefficients[round_ - t] * z
         return whitened
 
 
