@@ -119,6 +119,7 @@ def transcript_delta(
 
 def delta_at(asked: Plan, epsilon: float) -> float:
     """The delta at which the outsider's epsilon is the given one."""
+
     def excess(log_delta: float) -> float:
         return outsider(replace(asked, delta=math.exp(log_delta))) - epsilon
 

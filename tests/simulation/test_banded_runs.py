@@ -58,7 +58,9 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, bands: int) -> Non
     table = banded(privacy={"bands": bands}, cohort={"groups": 5})
     whole = fedceo.run(table, out=tmp_path / "whole")
     with pytest.raises(KilledError):
-        fedceo.run(table, out=tmp_path / "killed", on_round=lambda record: kill(record) if record["round"] == 8 else None)
+        fedceo.run(
+            table, out=tmp_path / "killed", on_round=lambda record: kill(record) if record["round"] == 8 else None
+        )
     kept = load_file(tmp_path / "killed" / "checkpoint.safetensors")
     assert len({name.split("/")[1] for name in kept if name.startswith("noise/")}) == bands - 1
     again = resume(tmp_path / "killed")

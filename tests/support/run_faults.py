@@ -182,9 +182,7 @@ CORRELATED: dict[str, RunFault] = {
     ),
     "longer columns than the audit knows of": RunFault(cohort_changed(longer_columns), BANDED),
     "noise of the round before again": RunFault(of(central, "correlated", noise_before), BANDED),
-    "earlier noise forgotten": RunFault(
-        cohort_changed(lambda made, simulation, t: replace(made, noise={})), BANDED
-    ),
+    "earlier noise forgotten": RunFault(cohort_changed(lambda made, simulation, t: replace(made, noise={})), BANDED),
     "independent noise repeats at lag 10": RunFault(keyed(lambda t, k: (t % 10, k)), BANDED),
     "groups split anew in every cycle": RunFault(cohort_of(split_anew), BANDED),
     "one client in every other round": RunFault(cohort_of(every_other_round), BANDED),

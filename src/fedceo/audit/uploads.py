@@ -27,8 +27,8 @@ import torch
 
 from fedceo.accounting.ledger import Ledger
 from fedceo.audit.canaries import Canaries, Floats, Scores
-from fedceo.audit.whitening import Windows
 from fedceo.audit.rehearsal import Played, Rehearsal, another_seed
+from fedceo.audit.whitening import Windows
 from fedceo.mechanisms.base import noise_coefficients, noises
 from fedceo.mechanisms.uploads import Stack
 from fedceo.tensors.weights import Weights, as_row, as_rows, from_rows

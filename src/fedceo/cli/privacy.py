@@ -183,7 +183,8 @@ def audit(
 
 OPTIONS = (
     "clients", "cohort", "rounds", "noise_multiplier", "delta", "sampling", "groups", "adjacency", "mechanism",
-    "release", "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate", "record_steps",
+    "release", "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate",
+    "record_steps",
 )  # fmt: skip
 
 

@@ -139,11 +139,11 @@ class Cohort(Section):
     size: Count = 10
     """K, the clients of a round; the expected number under Poisson sampling."""
     sampling: Literal["fixed", "poisson", "cyclic"] = "fixed"
-    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own. cyclic: clients are split
-    into `groups` by the seed alone, and group t mod g is in round t, each of its clients with probability K g/N; all of
-    them where K is a group's size. For mechanism central, and for none."""
+    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own. cyclic: the seed splits
+    the clients into `groups`, and group t mod g is in round t, each of its clients with probability K g/N; all of them
+    where K is a group's size. For mechanism central, and for none."""
     groups: Count | None = None
-    """cyclic: g, so that a client's rounds are at least g apart. Left out: privacy.bands where noise is banded, else N/K,
+    """cyclic: g, the least distance of two rounds of a client. Left out: privacy.bands where noise is banded, else N/K,
     rounded down."""
     dropout: Fraction = 0.0
     """Probability that a client of the cohort does not report, each on its own."""
@@ -268,8 +268,8 @@ class Privacy(Section):
     over rounds, much of which cancels in the model. For mechanism central with cohort.sampling cyclic and clipping
     flat."""
     bands: int | Literal["auto"] | None = None
-    """banded: b, a round's noise depends on that of the b - 1 rounds before it; at most cohort.groups. auto, or left out:
-    the number that promises the least noise in the models at the wanted epsilon or noise multiplier."""
+    """banded: b, a round's noise depends on that of the b - 1 rounds before it; at most cohort.groups. auto, or left
+    out: the number that promises the least noise in the models at the wanted epsilon or noise multiplier."""
     randomness: Literal["seeded", "system"] = "seeded"
     """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
     system: from the operating system, for every epsilon that is to be relied on."""

@@ -3,8 +3,8 @@
 What the rounds' sums x have added to the model by round t is (A x)_t. The workload A is Toeplitz: a sum moves the model
 by a_j within the next j rounds. Independent noise w comes into the model as A w, and z = C^-1 w, in its place, as
 A C^-1 w, which can be far less. Whatever is released is then a function of C x + w: as private as independent noise on
-C x, where a client's update in round s lies along the s-th column of C. C is lower triangular and Toeplitz with b bands,
-C_ts = c_(t-s), and no column is longer than |c| = 1. A client is in rounds at least b apart, whose columns are
+C x, where a client's update in round s lies along the s-th column of C. C is lower triangular and Toeplitz with b
+bands, C_ts = c_(t-s), and no column is longer than |c| = 1. A client is in rounds at least b apart, whose columns are
 orthogonal, so that nothing of it counts twice (D17).
 """
 
@@ -54,7 +54,9 @@ def released_spread(response: Floats, coefficients: tuple[float, ...]) -> Floats
     return spread
 
 
-def correlated(fresh: Weights, earlier: Noises, coefficients: tuple[float, ...], round_: int) -> dict[str, torch.Tensor]:
+def correlated(
+    fresh: Weights, earlier: Noises, coefficients: tuple[float, ...], round_: int
+) -> dict[str, torch.Tensor]:
     """z_t = (w_t - sum of c_j z_(t-j)) / c_0; rounds that are not among the earlier ones have no part in it.
 
     Args:

@@ -129,7 +129,9 @@ class Mechanism(ABC):
                 f'privacy.noise "{experiment.privacy.noise}" is of updates, which only user-level privacy noises'
             )
         if experiment.privacy.noise == "banded" and cls.noise_site is not NoiseSite.SUM:
-            raise ValueError('privacy.noise "banded" belongs to mechanism "central", whose server adds noise to the sum')
+            raise ValueError(
+                'privacy.noise "banded" belongs to mechanism "central", whose server adds noise to the sum'
+            )
         if experiment.cohort.sampling == "cyclic" and cls.noise_site in (NoiseSite.UPLOADS, NoiseSite.STEPS):
             raise ValueError('cohort.sampling "cyclic" is accounted for under mechanism "central" alone')
         if cls.is_user_level and experiment.train.weighting == "records":

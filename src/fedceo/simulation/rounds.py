@@ -104,7 +104,11 @@ class Simulation:
         self.follow_clip(clip)
         if ledger is not None:
             self.ledger = ledger.up_to(round_)
-        self.noise = {} if self._takes_rounds_anew else {t: {n: w.to(self.device) for n, w in z.items()} for t, z in (noise or {}).items()}
+        self.noise = (
+            {}
+            if self._takes_rounds_anew
+            else {t: {n: w.to(self.device) for n, w in z.items()} for t, z in (noise or {}).items()}
+        )
         self.clock.restore(seconds or {})
 
     @property

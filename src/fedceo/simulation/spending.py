@@ -120,8 +120,8 @@ def _with_least_noise(experiment: Experiment, clients: int, most: int) -> Experi
     """The experiment with as many bands, each with a group, as promise the least noise in the models of all rounds."""
     import numpy as np
 
-    from fedceo.mechanisms.base import noise_coefficients
     from fedceo.mechanisms.banded import released_spread, server_response
+    from fedceo.mechanisms.base import noise_coefficients
 
     response = server_response(experiment.train.server_memory, experiment.train.rounds)
 
