@@ -8,7 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from scipy import optimize, stats
+from scipy import linalg, optimize, stats
 
 from fedceo.accounting import Plan, Realised, account, calibrate
 from fedceo.accounting.budget import Budget
@@ -85,7 +85,7 @@ def test_noise_for_whole_groups(target: float, sigma: float) -> None:
 def test_the_whole_transcript_has_the_profile_of_its_turns(rate: float, reverse: bool) -> None:
     """Six rounds of noise with three bands, a client in rounds 1 and 4: the exact likelihood ratio, by Monte Carlo."""
     c, bands, rounds, sigma = factorise(server_response(0.0, 6), 3), 3, 6, 2.0
-    matrix = sum(np.diag(np.full(rounds - lag, coefficient), -lag) for lag, coefficient in enumerate(c))
+    matrix = linalg.toeplitz(np.append(c, np.zeros(rounds - len(c))), np.zeros(rounds))
     delta = transcript_delta(matrix, [0, 3], rate, sigma, 1.0, reverse)
     asked = plan(clients=12, cohort=round(4 * rate), rounds=rounds, groups=bands, noise_multiplier=sigma, delta=1e-3)
     claimed = delta_at(asked, 1.0)
@@ -97,7 +97,7 @@ def test_the_whole_transcript_has_the_profile_of_its_turns(rate: float, reverse:
 def test_one_band_too_many_is_not_covered() -> None:
     """The same transcript where the client comes back while its noise is still remembered."""
     c, rounds = factorise(server_response(0.0, 6), 4), 6
-    matrix = sum(np.diag(np.full(rounds - lag, coefficient), -lag) for lag, coefficient in enumerate(c))
+    matrix = linalg.toeplitz(np.append(c, np.zeros(rounds - len(c))), np.zeros(rounds))
     asked = plan(clients=12, cohort=4, rounds=rounds, groups=3, noise_multiplier=2.0, delta=1e-3)
     assert transcript_delta(matrix, [0, 3], 1.0, 2.0, 1.0, False) > 1.05 * delta_at(asked, 1.0)
 

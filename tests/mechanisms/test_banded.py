@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize
+from scipy import linalg, optimize
 
 from fedceo.accounting import Plan, calibrate
-from fedceo.mechanisms.banded import factorise, released_spread, server_response
+from fedceo.mechanisms.banded import Noises, factorise, released_spread, server_response
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.uploads import Contribution, Mean, Senders
 from fedceo.training.per_example import draw_noise
@@ -23,10 +23,10 @@ Floats = npt.NDArray[np.float64]
 
 def toeplitz(column: Floats | tuple[float, ...], rounds: int) -> Floats:
     """(T, T) lower triangular, with this first column or the beginning of one."""
-    return sum(  # type: ignore[return-value]
-        (np.diag(np.full(rounds - lag, entry), -lag) for lag, entry in enumerate(column[:rounds])),
-        np.zeros((rounds, rounds)),
-    )
+    first = np.zeros(rounds)
+    first[: len(column)] = column[:rounds]
+    found: Floats = linalg.toeplitz(first, np.zeros(rounds))
+    return found
 
 
 def rms(response: Floats, coefficients: tuple[float, ...]) -> float:
@@ -116,7 +116,8 @@ def released(made: Mechanism, rounds: int, size: int = 500) -> torch.Tensor:
     """(T, D) the noise of every round's sum, in units of the clip, where nobody sends anything."""
     origin = {"w": torch.zeros(size, dtype=torch.float64)}
     nobody = {"w": torch.zeros(0, size, dtype=torch.float64)}
-    noise, rows = {}, []
+    noise: Noises = {}
+    rows = []
     for t in range(1, rounds + 1):
         of_round = made.before(t, origin, noise)
         noise = of_round.drawn

@@ -199,7 +199,8 @@ class UploadAudit:
             self._previous(clients, moved, own, fell, share, scores, before)
         else:
             row = (as_row(found.uploads.weights) - origin) * (divisor / unit)
-            sent = share * np.pad(fell, (0, canaries.count - count))
+            sent = np.zeros(canaries.count)
+            sent[:count] = share * fell
             windows["released"].add(of_released, sent, fell, played.entry.round)
             windows["mean"].add(canaries.common(row), sent, fell, played.entry.round)
         if clients and self._smoothing and played.method.smooths(played.entry.round):

@@ -108,7 +108,7 @@ def card_of(
         "test_accuracy": accuracy,
         "privacy": rows,
         "removable_noise": experiment.privacy.randomness == "seeded",
-        "not_covered": [*NOT_COVERED, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
+        "not_covered": [*NOT_COVERED, *([FLOATING_POINT] if experiment.privacy.noise != "lattice" else [])],
         "settings": public_settings(experiment),
         "versions": {name: result["versions"][name] for name in ("fedceo", "torch")},
     }
