@@ -1,11 +1,15 @@
 """Correlated noise taken apart again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from fedceo.audit.uploads import UploadAudit
 from fedceo.audit.whitening import Whitening, Windows, column_findings
 from fedceo.mechanisms.banded import correlated, factorise, server_response
+from tests.support.run_faults import BANDED, simulation_of
 
 COEFFICIENTS = factorise(server_response(0.0, 40), 4)
 
@@ -56,3 +60,17 @@ def test_columns_that_are_long_or_overlap_are_found(
     coefficients: tuple[float, ...], groups: int, passed: list[bool]
 ) -> None:
     assert [finding.passed for finding in column_findings(coefficients, groups)] == passed
+
+
+@pytest.mark.parametrize("factor, refuted", [(1.0, False), (2.0, True)])
+def test_canaries_find_an_update_in_all_the_rounds_that_it_shows_in(factor: float, refuted: bool) -> None:
+    """Coefficients twice as large leave half the noise; in single rounds neither is near the claim."""
+    simulation = simulation_of(BANDED | {"cohort": {"sampling": "cyclic", "groups": 3}, "train": {"rounds": 9}})
+    mechanism = simulation.mechanism
+    simulation.mechanism = replace(mechanism, coefficients=tuple(factor * c for c in mechanism.coefficients))
+    rng = np.random.default_rng(0)
+    audit = UploadAudit(simulation, rng)
+    samples = audit.play(1.0, 900).samples("released", rng)
+    assert (samples.mu_bound(1e-4) > audit.claims["released"].mu) == refuted
+    distance = samples.fallen.mean() - samples.out.mean()
+    assert distance / samples.out.std() == pytest.approx(factor * audit.claims["released"].mu, rel=0.1)

@@ -245,20 +245,20 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
         """The last saved state, and the metadata saved with it."""
-        state, _, about = self.load_noisy_checkpoint()
-        return state, about
-
-    def load_noisy_checkpoint(self) -> tuple[State, Noises, dict[str, Any]]:
-        """The same with the noise of earlier rounds, which nobody needs but a run that goes on."""
         path = self.path / "checkpoint.safetensors"
         tensors, about = read_tensors(path, expected=self.has_checksums)
         if about is None or not about.keys() >= set(NOTED):
             raise UsageError(f"{path}: not a checkpoint of a run")
         try:
-            noise = take_noise(tensors)
-            return State.unflatten(tensors), noise, about
+            take_noise(tensors)
+            return State.unflatten(tensors), about
         except ValueError:
             raise UsageError(f"{path}: not a checkpoint of a run") from None
+
+    def load_noise(self) -> Noises:
+        """The noise of earlier rounds that was saved with the last state, for a run that goes on."""
+        path = self.path / "checkpoint.safetensors"
+        return take_noise(read_tensors(path, expected=self.has_checksums)[0])
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
         with self._writing():

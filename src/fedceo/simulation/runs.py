@@ -110,7 +110,7 @@ def resume(
         if folder.finished:
             return load(path, model=model)
         folder.mend()
-        state, noise, about = folder.load_noisy_checkpoint()
+        state, about = folder.load_checkpoint()
         simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation
         check_unchanged(
@@ -121,7 +121,9 @@ def resume(
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable, least=about["ledger"])
         history, seconds = folder.rewind(about["round"]), about["seconds"]
-        simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"], noise)
+        simulation.restore(
+            state, about["round"], about["clip"], ledger, about["seconds_by_part"], noise=folder.load_noise()
+        )
         with _on(workers, simulation, folder):
             return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
@@ -204,7 +206,7 @@ def _carry_on(
             folder.append(record)
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
                 about = _about(simulation, time.perf_counter() - start)
-                folder.save_checkpoint(simulation.state, about, simulation.noise)
+                folder.save_checkpoint(simulation.state, about, noise=simulation.noise)
         if on_round is not None:
             on_round(record)
     finished = entry is None
