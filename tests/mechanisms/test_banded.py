@@ -146,3 +146,14 @@ def test_a_round_without_memory_begins_anew() -> None:
     like = {"w": torch.zeros(500, dtype=torch.float64)}
     fresh = draw_noise(like, 1.5 * 2.0, made.schedule.generator("central noise", 7))["w"]
     assert torch.allclose(made.before(7, like, {}).drawn[7]["w"], fresh / coefficients[0])
+
+
+def test_a_contribution_of_its_own_is_noised_like_that_of_a_first_round() -> None:
+    """An attack privatises one contribution without a run around it."""
+    made = mechanism("central", noise_kind="banded", coefficients=factorise(server_response(0.0, 12), 4))
+    origin, nobody = {"w": torch.zeros(500)}, {"w": torch.zeros(0, 500)}
+    alone, begun = (
+        each.privatise(Contribution(nobody, nobody), Senders(7, (), torch.zeros(0)), origin).weights["w"]
+        for each in (made, made.before(7, origin, {}))
+    )
+    assert torch.equal(alone, begun) and float(alone.std()) > 0
