@@ -14,7 +14,6 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment, to_toml
 from fedceo.mechanisms.banded import factorise, released_spread, server_response
 from fedceo.simulation.preparing import prepare
-from fedceo.simulation.release import release
 from fedceo.simulation.runs import resume
 from fedceo.simulation.spending import settled, solve_noise
 from tests.support.small_runs import KilledError, changed, kill, same_weights
@@ -105,18 +104,6 @@ def test_an_orderly_stop_keeps_the_noise(tmp_path: Path) -> None:
     begun: list[Any] = []
     resume(tmp_path / "run", on_start=lambda simulation: begun.append(sorted(simulation.noise)))
     assert begun == [[3, 4, 5, 6]]
-
-
-def test_noise_is_in_nothing_that_is_passed_on(tmp_path: Path) -> None:
-    run = fedceo.run(banded(privacy={"randomness": "system", "noise_multiplier": 4.0}), out=tmp_path / "run")
-    release(tmp_path / "run", tmp_path / "model")
-    assert load_file(tmp_path / "model" / "model.safetensors").keys() == run.weights.keys()
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
-        "README.md",
-        "card.json",
-        "model.safetensors",
-    ]
-    assert load_file(tmp_path / "run" / "model.safetensors").keys() == run.weights.keys()
 
 
 def test_fedceo_with_one_model_runs_too() -> None:
