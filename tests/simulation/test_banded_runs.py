@@ -111,6 +111,15 @@ def test_fedceo_with_one_model_runs_too() -> None:
     assert run.finished and run.result["privacy"][0]["sampling"] == "none"
 
 
+def test_rounds_may_noise_other_tensors_than_those_before() -> None:
+    """The power method sends statistics of one layer, and updates of all layers follow."""
+    method = {"name": "centaur", "initialisation": "power", "power_rounds": 3, "personal": "none"}
+    simulation = prepare(parse_experiment(banded(method=method)))
+    for _ in range(4):
+        simulation.step()
+    assert len(simulation.noise[3]) < len(simulation.noise[4])
+
+
 def test_bands_are_those_with_the_least_predicted_noise() -> None:
     table = banded(privacy={"bands": "auto", "noise_multiplier": None, "target_epsilon": 8.0})
     response = server_response(0.0, 12)
@@ -164,6 +173,7 @@ def test_experiments_without_groups_are_written_as_before() -> None:
         ({"privacy": {"bands": 2.5}}, "privacy.bands: expected a whole number"),
         ({"privacy": {"mechanism": "distributed", "noise": "gaussian", "bands": None}}, 'cohort.sampling "cyclic"'),
         ({"method": {"name": "fedceo", "restart": "own"}}, "needs each client's upload"),
+        ({"method": {"name": "fedceo", "restart": "mean", "threshold": "noise"}}, 'method.threshold "noise"'),
         ({"train": {"aggregation": "median"}}, "needs each client's upload"),
     ],
 )

@@ -57,7 +57,7 @@ def released_spread(response: Floats, coefficients: tuple[float, ...]) -> Floats
 def correlated(
     fresh: Weights, earlier: Noises, coefficients: tuple[float, ...], round_: int
 ) -> dict[str, torch.Tensor]:
-    """z_t = (w_t - sum of c_j z_(t-j)) / c_0; rounds that are not among the earlier ones have no part in it.
+    """z_t = (w_t - sum of c_j z_(t-j)) / c_0, tensor by tensor; a round that had no noise for one has no part in it.
 
     Args:
         fresh: w_t, independent noise of the round.
@@ -66,8 +66,8 @@ def correlated(
     first, *rest = coefficients
     total = dict(fresh)
     for lag, coefficient in enumerate(rest, 1):
-        if round_ - lag in earlier:
-            total = {name: w - coefficient * earlier[round_ - lag][name] for name, w in total.items()}
+        before = earlier.get(round_ - lag, {})
+        total = {name: w - coefficient * before[name] if name in before else w for name, w in total.items()}
     return {name: w / first for name, w in total.items()}
 
 
