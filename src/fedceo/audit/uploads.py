@@ -130,7 +130,7 @@ class UploadAudit:
         least = min(claim.share * claim.mu for claim in self.claims.values())
         scores = min(max(SCORES_AT_MU_1 / least**2, FEWEST_SCORES), MOST_SCORES)
         bands = len(noise_coefficients(experiment))  # one round in so many has scores of its own
-        wanted = min(bands * scores / self._canaries.count, MOST_ENTRIES / cost)
+        wanted = min(bands * scores / self._canaries.count, MOST_SCORES, MOST_ENTRIES / cost)
         self.default_rounds = max(FEWEST_ROUNDS, math.ceil(wanted))
 
     def play(self, share: float, rounds: int) -> Scores:

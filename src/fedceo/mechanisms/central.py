@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @MECHANISMS.register("central", "the server adds the noise to the clipped sum")
 @dataclass(frozen=True)
 class Central(Mechanism):
-    """The mean w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D; with no client, noise alone."""
+    """The mean w + step * (sum_k clip(Delta_k) + N(0, sigma^2 C^2)) / D; with no client, noise alone.
+
+    Banded noise takes back part of that of earlier rounds.
+    """
 
     regime = "user-level, central noise"
     noise_site = NoiseSite.SUM

@@ -104,11 +104,8 @@ class Simulation:
         self.follow_clip(clip)
         if ledger is not None:
             self.ledger = ledger.up_to(round_)
-        self.noise = (
-            {}
-            if self._takes_rounds_anew
-            else {t: {n: w.to(self.device) for n, w in z.items()} for t, z in (noise or {}).items()}
-        )
+        kept = {} if self._takes_rounds_anew else noise or {}
+        self.noise = {t: {name: z.to(self.device) for name, z in of_round.items()} for t, of_round in kept.items()}
         self.clock.restore(seconds or {})
 
     @property
