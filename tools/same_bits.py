@@ -56,6 +56,9 @@ def experiments() -> dict[str, dict[str, Any]]:
             privacy=CENTRAL,
             method={"name": "fedceo", "interval": 2, "strength": 5.0, "restart": "mean"},
         ),
+        "fedavg, banded noise": changed(
+            cohort={"sampling": "cyclic", "groups": 3}, privacy=CENTRAL | {"noise": "banded"}, method={"name": "fedavg"}
+        ),
         "fedavg, none, by records": changed(
             train={"weighting": "records", "server_optimizer": "adam"},
             privacy={"mechanism": "none"},

@@ -77,6 +77,17 @@ def test_calibration(ask: Ask) -> None:
     assert found_by_options["epsilon"] <= 8
 
 
+def test_groups_that_take_turns(ask: Ask) -> None:
+    cyclic = (*PLAN, "--sampling", "cyclic")
+    _, out, _ = ask("account", *cyclic, "--noise-multiplier", "2.0", "--json")
+    rows = {row["observer"]: row for row in json.loads(out)}
+    assert {row["mechanism"] for row in rows.values()} == {"central"}
+    expected = independent_epsilons.drawn_gaussian_epsilon(30**0.5 / 2, 1.0, 1, 1e-5)  # ten whole groups, thirty turns
+    assert rows["outsider"]["epsilon"] == pytest.approx(expected, rel=1e-4)
+    code, out, _ = ask("calibrate", *cyclic, "--groups", "4", "--epsilon", "8")
+    assert code == 0 and "75 turns" in out
+
+
 def test_an_experiment_and_its_run(ask: Ask, tmp_path: Path) -> None:
     import fedceo
 
@@ -95,7 +106,13 @@ def test_an_experiment_and_its_run(ask: Ask, tmp_path: Path) -> None:
     assert json.loads(quiet)[0]["epsilon"] == pytest.approx(2, rel=1e-3)
 
 
-@pytest.mark.parametrize("command", [("account",), ("calibrate", "--epsilon", "8")])
+BANDED = ("--set", "cohort.sampling=cyclic", "--set", "privacy.noise=banded")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("account",), ("calibrate", "--epsilon", "8"), ("account", *BANDED, "--set", "privacy.target_epsilon=8")],
+)
 def test_an_experiment_is_accounted_for_without_torch(tmp_path: Path, command: tuple[str, ...]) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE)
@@ -152,6 +169,7 @@ def test_an_audit_of_a_run_stays_with_it(ask: Ask, tmp_path: Path) -> None:
         (("account", *PLAN, "--noise-multiplier", "1", "--release", "personalised"), "interval: needed"),
         (("account", *PLAN, "--noise-multiplier", "1", "--mechanism", "record"), "record_rate and record_steps"),
         (("account", *PLAN, "--noise-multiplier", "1", "--sampling", "coin"), "sampling: 'coin', expected one of"),
+        (("account", *PLAN, "--noise-multiplier", "1", "--groups", "5"), 'groups: 5, expected with sampling "cyclic"'),
         (("account", "none.toml"), "no such experiment file"),
         (("account", "none.toml", "--clients", "3"), "says all that options would say"),
         (("calibrate", *PLAN), "--epsilon: the epsilon wanted is missing"),

@@ -26,6 +26,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedceo": {},
     "system": {"privacy": TABLE["privacy"] | {"randomness": "system"}},
     "central": {"privacy": {"mechanism": "central", "noise_multiplier": 2.0}, "method": {"name": "fedavg"}},
+    "banded": {
+        "cohort": {"size": 6, "sampling": "cyclic"},
+        "privacy": {"mechanism": "central", "noise": "banded", "noise_multiplier": 2.0},
+        "method": {"name": "fedavg"},
+    },
     "record": {"privacy": RECORD, "method": {"name": "fedavg"}},
     "centaur": {"method": {"name": "centaur", "head_epochs": 1}},
     "adaptive": {"privacy": TABLE["privacy"] | {"clipping": "adaptive"}, "method": {"name": "fedavg"}},
@@ -62,7 +67,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def secrets_of(folder: Path) -> dict[str, set[str]]:
     """What a run folder holds and a release must not, as text, by kind."""
     history, result = RunFolder(folder).history(), json.loads((folder / "result.json").read_text())
-    _, about = RunFolder(folder).load_checkpoint()
+    about = RunFolder(folder).load_checkpoint().about
     numbers = {
         f"{value:.6f}"
         for record in history
@@ -114,7 +119,7 @@ def test_no_client_can_be_counted(name: str, released: dict[str, tuple[Path, Pat
     """Sizes of clients and lists of clients: no list of whole numbers is in a card but the shape of a record."""
     run, model = released[name]
     card = json.loads((model / "card.json").read_text())
-    sizes = [int(size) for size in RunFolder(run).load_checkpoint()[1]["sizes"]]
+    sizes = [int(size) for size in RunFolder(run).load_checkpoint().about["sizes"]]
     assert len(sizes) > 5, "clients of many sizes"
     numbers = [int(n) for n in re.findall(r"(?<![\d.])\d+(?![\d.])", (model / "README.md").read_text())]
     in_settings = {value for _, value in leaves(card) if isinstance(value, int) and not isinstance(value, bool)}
@@ -137,7 +142,7 @@ def test_the_card_says_what_must_be_known(released: dict[str, tuple[Path, Path]]
 
 def test_a_cards_epsilon_is_never_smaller_than_the_runs(released: dict[str, tuple[Path, Path]]) -> None:
     """An outsider's row does not go by participations, so that only rounding parts the two."""
-    for name in ("fedceo", "central", "adaptive"):
+    for name in ("fedceo", "central", "banded", "adaptive"):
         run, model = released[name]
         result = json.loads((run / "result.json").read_text())
         card = json.loads((model / "card.json").read_text())

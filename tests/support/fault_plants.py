@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedceo.accounting.ledger import Entry
+from fedceo.mechanisms.banded import Noises, factorise, server_response
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.central import Central
 from fedceo.mechanisms.distributed import Distributed
@@ -280,6 +281,35 @@ def cohort_of(change: Callable[..., list[int]]) -> Plant:
 def always_client_0(right: Any, schedule: Schedule, *asked: Any) -> list[int]:
     drawn: list[int] = right(schedule, *asked)
     return sorted({0, *drawn[1:]})
+
+
+def split_anew(right: Any, schedule: Schedule, t: int, *asked: Any) -> list[int]:
+    """Groups that depend on how often all of them have had their turn."""
+    drawn: list[int] = right(replace(schedule, seed=schedule.seed + t // asked[-1]), t, *asked)
+    return drawn
+
+
+def every_other_round(right: Any, schedule: Schedule, t: int, *asked: Any) -> list[int]:
+    drawn: list[int] = right(schedule, t, *asked)
+    return sorted({*drawn, 0} if t % 2 else {*drawn} - {0})
+
+
+def one_band_more(made: LocalCohort, simulation: Simulation, t: int) -> LocalCohort:
+    bands = len(made.mechanism.coefficients) + 1
+    coefficients = factorise(server_response(0.0, simulation.experiment.train.rounds), bands)
+    return replace(made, mechanism=replace(made.mechanism, coefficients=coefficients))
+
+
+def longer_columns(made: LocalCohort, simulation: Simulation, t: int) -> LocalCohort:
+    longer = tuple(1.02 * c for c in made.mechanism.coefficients)
+    return replace(made, mechanism=replace(made.mechanism, coefficients=longer))
+
+
+def noise_before(right: Any) -> Any:
+    def correlated(fresh: Weights, earlier: Noises, coefficients: tuple[float, ...], round_: int) -> Weights:
+        return earlier.get(round_ - 1) or right(fresh, earlier, coefficients, round_)
+
+    return correlated
 
 
 def of(owner: Any, name: str, made: Callable[[Any], Any]) -> Plant:

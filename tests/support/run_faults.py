@@ -11,6 +11,7 @@ from typing import Any
 
 from fedceo.audit.report import Report
 from fedceo.experiment.file import parse_experiment
+from fedceo.mechanisms import base, central
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.central import Central
 from fedceo.mechanisms.distributed import Distributed
@@ -35,19 +36,24 @@ from tests.support.fault_plants import (
     bare_training,
     cohort_changed,
     cohort_of,
+    every_other_round,
     first_steps_only,
     follows_the_bare_count,
     halved_noise,
     keyed,
     last_unclipped,
+    longer_columns,
     momentum_after_clip,
     neighbours_update,
+    noise_before,
     noise_kept_from,
     of,
     of_every_run,
     of_few_bits,
+    one_band_more,
     one_noise_for_all,
     over_reports,
+    split_anew,
     twice,
     uncapped_phase,
     without_noise,
@@ -89,6 +95,11 @@ def simulation_of(settings: Settings, seed: int = 0) -> Simulation:
 CAP: Settings = {"privacy": {"participation_cap": 3}}
 POISSON: Settings = {"cohort": {"sampling": "poisson"}}
 MLP: Settings = {"model": {"name": "mlp"}, "data": {"clients": 50}}
+
+BANDED: Settings = {
+    "cohort": {"sampling": "cyclic", "groups": 5},
+    "privacy": {"mechanism": "central", "noise": "banded"},
+}
 
 ASKED: dict[str, RunFault] = {
     "no noise in the run": RunFault(cohort_changed(without_noise)),
@@ -144,7 +155,7 @@ FURTHER: dict[str, RunFault] = {
     "a clip that follows the bare count": RunFault(follows_the_bare_count, {"privacy": {"clipping": "adaptive"}}),
     "one client in every cohort": RunFault(cohort_of(always_client_0)),
     "Poisson cohorts of exactly K": RunFault(
-        cohort_of(lambda right, self, t, clients, size, sampling: right(self, t, clients, size, "fixed")), POISSON
+        cohort_of(lambda right, self, t, clients, size, *asked: right(self, t, clients, size, "fixed")), POISSON
     ),
     "the same clients drop out every time": RunFault(
         keyed(lambda t, k: (0, k), ("absence",)), {"cohort": {"dropout": 0.2}, "privacy": {"min_reports": 4}}
@@ -161,7 +172,27 @@ FURTHER: dict[str, RunFault] = {
     ),
 }
 
-RUN_FAULTS = ASKED | FURTHER
+CORRELATED: dict[str, RunFault] = {
+    "one band too many": RunFault(cohort_changed(one_band_more), BANDED),
+    "one band too many for the groups": RunFault(
+        of(base, "factorise", lambda right: lambda response, bands: right(response, bands + 1)), BANDED
+    ),
+    "columns longer than 1": RunFault(
+        of(base, "factorise", lambda right: lambda *asked: tuple(1.02 * c for c in right(*asked))), BANDED
+    ),
+    "longer columns than the audit knows of": RunFault(cohort_changed(longer_columns), BANDED),
+    "noise of the round before again": RunFault(of(central, "correlated", noise_before), BANDED),
+    "earlier noise forgotten": RunFault(cohort_changed(lambda made, simulation, t: replace(made, noise={})), BANDED),
+    "independent noise repeats at lag 10": RunFault(keyed(lambda t, k: (t % 10, k)), BANDED),
+    "groups split anew in every cycle": RunFault(cohort_of(split_anew), BANDED),
+    "one client in every other round": RunFault(cohort_of(every_other_round), BANDED),
+    "the same clients of a group on every turn": RunFault(
+        cohort_of(lambda right, self, t, *asked: right(self, t % 5 + 5, *asked)), BANDED
+    ),
+}
+"""Faults of noise that is correlated over rounds, and of groups that take turns."""
+
+RUN_FAULTS = ASKED | FURTHER | CORRELATED
 
 RIGHT: dict[str, Settings] = {
     "distributed": {},
@@ -172,6 +203,13 @@ RIGHT: dict[str, Settings] = {
     "central": {"privacy": {"mechanism": "central"}},
     "central, Poisson": POISSON | {"privacy": {"mechanism": "central"}},
     "central, clipping per layer": {"privacy": {"mechanism": "central", "clipping": "per_layer"}},
+    "central, banded": BANDED,
+    "central, banded over whole groups": {
+        "cohort": {"sampling": "cyclic", "dropout": 0.1},
+        "train": {"server_optimizer": "momentum"},
+        "privacy": {"mechanism": "central", "noise": "banded", "randomness": "system"},
+    },
+    "central, cyclic": {"cohort": {"sampling": "cyclic"}, "privacy": {"mechanism": "central"}},
     "distributed, median": {"train": {"aggregation": "median"}},
     "FedCEO": FEDCEO,
     "record": RECORD,

@@ -114,3 +114,28 @@ def test_clients_drawn_together_get_what_each_gets_alone(
             if kind == "poisson_batches":
                 assert found.shape[1] == max(1, int(filled.sum(1).max()))
                 assert all(row[row >= 0].tolist() == sorted(set(row[row >= 0].tolist())) for row in found)
+
+
+@given(clients=st.integers(1, 60), groups=st.integers(1, 12), seed=st.integers(0, 1000))
+def test_groups_are_even_and_nobodys_group_depends_on_the_others(clients: int, groups: int, seed: int) -> None:
+    split = Schedule(seed, "system").groups(clients, groups)
+    sizes = np.bincount(split, minlength=groups)
+    assert sizes.size == groups and sizes.max() - sizes.min() <= 1
+    assert np.array_equal(Schedule(seed).groups(clients + 7, groups)[:clients], split)
+
+
+@given(groups=st.integers(1, 6), size=st.integers(1, 10), randomness=st.sampled_from(["seeded", "system"]))
+def test_a_client_comes_back_no_sooner_than_its_group(groups: int, size: int, randomness: str) -> None:
+    schedule, last = Schedule(3, randomness), dict[int, int]()
+    for t in range(1, 3 * groups + 1):
+        members = schedule.cohort(t, 10, size, "cyclic", groups)
+        assert all(t - last.get(client, -groups) >= groups for client in members)
+        last |= dict.fromkeys(members, t)
+        if size * groups >= 10:  # all of the group is in
+            assert len(members) in (10 // groups, -(-10 // groups))
+
+
+def test_clients_are_drawn_from_their_group_at_the_stated_rate() -> None:
+    drawn = [len(Schedule(seed).cohort(2, 100, 10, "cyclic", 5)) for seed in range(400)]
+    assert sum(drawn) / 400 == pytest.approx(10, abs=5 * (20 * 0.5 * 0.5 / 400) ** 0.5)
+    assert len(set(drawn)) > 3

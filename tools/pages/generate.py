@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import numpy as np
 import torch
 from pydantic_core import PydanticUndefined
 
@@ -23,6 +24,9 @@ from fedceo.experiment import file as config
 from fedceo.experiment.method_table import OWN, known_methods, settings_of
 from fedceo.experiment.registry import MECHANISMS
 from fedceo.experiment.sections import known_mechanism
+from fedceo.mechanisms.banded import released_spread
+from fedceo.mechanisms.base import noise_coefficients, workload
+from fedceo.simulation.spending import settled, solve_noise
 
 HEAD = """# The experiment file
 
@@ -109,6 +113,12 @@ AUTHORS = {"mechanism": "record", "record_steps": (RecordSteps(1 / 7, 210),)}
 PERSONAL = SHARES | {"release": "personalised"}
 QUESTIONS: tuple[tuple[str, str, dict[str, Any], Realised], ...] = (
     ("outsider, central noise, Poisson cohorts", "outsider", CENTRAL | {"sampling": "poisson"}, AS_PLANNED),
+    (
+        "outsider, central noise, ten whole groups that take turns",
+        "outsider",
+        CENTRAL | {"sampling": "cyclic", "groups": 10},
+        AS_PLANNED,
+    ),
     ("outsider, central or distributed noise, fixed-size cohorts", "outsider", SHARES, AS_PLANNED),
     ("the same, replace-one", "outsider", SHARES | {"adjacency": "replace-one"}, AS_PLANNED),
     (
@@ -192,7 +202,45 @@ def numbers() -> str:
         sigmas = (calibrate(epsilon, observer, Plan(**(PLAN | fields))) for epsilon in wanted)
         lines.append(f"| {words} | " + " | ".join(f"{sigma:.3g}" for sigma in sigmas) + " |")
     lines += ["", "## Epsilon of a private study", "", STUDIES_HEAD, *studies_table(wanted)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *banded_noise()]) + "\n"
+
+
+BANDED_HEAD = """## Noise that cancels
+
+Noise in the models (root mean square over rounds) with `noise = "banded"`, over that of independent noise with Poisson
+cohorts at the same epsilon, and the number of bands that `bands = "auto"` takes; outsider, delta = 1e-5.
+"""
+FEDERATIONS = ((1000, 100, 100), (1000, 20, 300))
+EPSILONS = (0.5, 2.0, 8.0)
+
+
+def banded_noise() -> list[str]:
+    """The lines about what correlated noise gains."""
+    found = [BANDED_HEAD, "| N, K, T | server | " + " | ".join(f"epsilon = {e:g}" for e in EPSILONS) + " |"]
+    found.append("|---|---|" + "---|" * len(EPSILONS))
+    for clients, size, rounds in FEDERATIONS:
+        for optimizer in ("sgd", "momentum"):
+            cells = (_gain(clients, size, rounds, optimizer, epsilon) for epsilon in EPSILONS)
+            found.append(f"| {clients:,}, {size}, {rounds} | `{optimizer}` | " + " | ".join(cells) + " |")
+    return found
+
+
+def _gain(clients: int, size: int, rounds: int, optimizer: str, epsilon: float) -> str:
+    def noise(cohort: dict[str, Any], kind: dict[str, Any]) -> tuple[float, config.Experiment]:
+        table = {
+            "data": {"name": "digits", "clients": clients},
+            "cohort": {"size": size} | cohort,
+            "train": {"rounds": rounds, "server_optimizer": optimizer},
+            "privacy": {"mechanism": "central", "target_epsilon": epsilon, "delta": 1e-5} | kind,
+            "method": {"name": "fedavg"},
+        }
+        experiment = settled(config.parse_experiment(table), clients)
+        spread = released_spread(workload(experiment), noise_coefficients(experiment))
+        return solve_noise(experiment, [1] * clients) * float(np.linalg.norm(spread)), experiment
+
+    banded, chosen = noise({"sampling": "cyclic"}, {"noise": "banded"})
+    independent, _ = noise({"sampling": "poisson"}, {})
+    return f"{banded / independent:.2f} (b = {chosen.privacy.bands})"
 
 
 ROOT = Path(__file__).parents[2]

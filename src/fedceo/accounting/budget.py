@@ -17,6 +17,7 @@ class Spending(NamedTuple):
     most_reports: int
     smoothings: int
     participations: int
+    turns: int = 0
 
     def within(self, other: "Spending") -> bool:
         return all(mine <= others for mine, others in zip(self, other, strict=True))
@@ -61,7 +62,14 @@ class Budget:
         if self._by_participation:
             return Spending(0, 0, 0, 0, participations)
         known = participations if question.absence_tells else 0
-        return Spending(question.rounds, -question.fewest_reports, question.most_reports, question.smoothings, known)
+        return Spending(
+            question.rounds,
+            -question.fewest_reports,
+            question.most_reports,
+            question.smoothings,
+            known,
+            question.turns,
+        )
 
     def _furthest(self, realised: Realised) -> Realised:
         """The most rounds that fit if those to come are like the worst so far, found by bisection."""
@@ -82,7 +90,8 @@ class Budget:
         if self._by_participation:
             return replace(realised, participations=(realised.participations or 0) + rounds)
         smoothings = None if interval is None else question.smoothings + -(-rounds // interval)
-        later = replace(realised, rounds=question.rounds + rounds, smoothings=smoothings, reports=None)
+        turns = None if self.plan.groups is None else question.turns + -(-rounds // self.plan.groups)
+        later = replace(realised, rounds=question.rounds + rounds, smoothings=smoothings, reports=None, turns=turns)
         if realised.reports is None:
             return later
         # fewer reports carry less noise, more of them more likely the client: the costliest number is at either end

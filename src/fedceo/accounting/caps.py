@@ -17,7 +17,7 @@ def cap_is_harmless(question: Question) -> bool:
     They can where memberships are independent and hidden, and the other world has nothing of the client (D5).
     """
     plan = question.plan
-    return plan.sampling == "poisson" and plan.noise_site is NoiseSite.SUM and plan.adjacency != "replace-one"
+    return plan.sampling != "fixed" and plan.noise_site is NoiseSite.SUM and plan.adjacency != "replace-one"
 
 
 def epsilon_if_nobody_is_capped(question: Question, epsilon_at: Callable[[float], float]) -> float:
@@ -30,8 +30,8 @@ def epsilon_if_nobody_is_capped(question: Question, epsilon_at: Callable[[float]
     assert cap is not None
     if cap_is_harmless(question):
         return epsilon_at(plan.delta)
-    rate = max(plan.cohort, question.most_reports) / plan.clients
-    reached = plan.clients * float(stats.binom.sf(cap, question.rounds, rate))
+    rate = max(plan.rate, question.most_reports / plan.clients)
+    reached = plan.clients * float(stats.binom.sf(cap, question.turns, rate))
     if reached > SHARE * plan.delta:
         return math.inf
     epsilon = epsilon_at((1 - SHARE) * plan.delta)

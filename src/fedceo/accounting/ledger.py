@@ -107,7 +107,8 @@ class Ledger:
         # that of what `cohort.dropout` leaves of it
         sizes_are_planned = plan.sampling == "poisson" and (as_planned or plan.dropout > 0)
         if plan.noise_site is not NoiseSite.UPLOADS or sizes_are_planned:
-            return Realised(rounds=len(entries), smoothings=smoothings, participations=most)
+            turns = None if plan.groups is None else _most_turns(entries, plan.groups)
+            return Realised(rounds=len(entries), smoothings=smoothings, participations=most, turns=turns)
         reports = Counter(len(entry.reported) for entry in released)
         full = as_planned and plan.min_reports is None
         return Realised(
@@ -117,3 +118,8 @@ class Ledger:
             random_absence=plan.dropout > 0 or as_planned,
             participations=most,
         )
+
+
+def _most_turns(entries: Iterable[Entry], groups: int) -> int:
+    """The rounds of the group that had most of them; a round that was taken again is a turn more."""
+    return max(Counter(entry.round % groups for entry in entries).values(), default=0)

@@ -16,7 +16,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.registry import MECHANISMS
 
 CHOICES = {
-    "sampling": ("fixed", "poisson"),
+    "sampling": ("fixed", "poisson", "cyclic"),
     "adjacency": ("zero-out", "replace-one", "add-remove"),
     "release": ("average", "personalised", "stored"),
 }
@@ -75,13 +75,16 @@ class Plan:
             Noise on the sum: N(0, sigma^2 C^2). Noise in local steps: as in DP-SGD.
         delta: below 1/N, and at least 1e-50.
         mechanism: the name of a mechanism, as in privacy.mechanism.
-        sampling: fixed (K of N without replacement) | poisson (each client with probability K/N).
+        sampling: fixed (K of N without replacement) | poisson (each client with probability K/N) | cyclic (groups of
+            clients take turns, whole or Poisson within; noise on the sum, or none).
         adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
         release: average (or anything computed from it) | personalised (FedCEO, restart own or slot) | stored.
         interval: I, rounds between smoothings of a personalised release.
         min_reports: R, the number of reports that noise shares are sized for; a round with fewer releases nothing.
         dropout: probability with which a report goes missing, drawn in secret, anew in each round and alike for all.
         participation_cap: number of rounds after which a client sends nothing of its own any more, only noise.
+        groups: g, the groups of cyclic sampling: in round t every client of group t mod g is in with probability
+            K g/N, or all of it where that is 1 or more.
         record_steps: local DP-SGD of every kind of client, where noise enters there; the worst kind counts.
     """
 
@@ -98,6 +101,7 @@ class Plan:
     min_reports: int | None = None
     dropout: float = 0.0
     participation_cap: int | None = None
+    groups: int | None = None
     record_steps: tuple[RecordSteps, ...] = ()
 
     def __post_init__(self) -> None:
@@ -105,7 +109,7 @@ class Plan:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}: {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        for name in ("clients", "cohort", "interval", "min_reports", "participation_cap"):
+        for name in ("clients", "cohort", "interval", "min_reports", "participation_cap", "groups"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name}: {value}, expected at least 1")
@@ -113,6 +117,7 @@ class Plan:
             raise UsageError(f"rounds: {self.rounds}, expected zero or more")
         if self.cohort > self.clients:
             raise UsageError(f"cohort: {self.cohort}, more than the {self.clients} clients")
+        self._check_groups()
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise UsageError(f"noise_multiplier: {self.noise_multiplier}, expected a finite number, zero or more")
         if not 0 < self.delta < 1 / self.clients:
@@ -130,6 +135,19 @@ class Plan:
             raise UsageError('interval: needed for release "personalised"')
         if self.noise_site is NoiseSite.STEPS and not self.record_steps:
             raise UsageError(f'record_rate and record_steps: needed for mechanism "{self.mechanism}"')
+
+    def _check_groups(self) -> None:
+        if (self.sampling == "cyclic") != (self.groups is not None):
+            raise UsageError(f'groups: {self.groups}, expected with sampling "cyclic", and with no other')
+        if self.groups is None:
+            return
+        if self.noise_site in (NoiseSite.UPLOADS, NoiseSite.STEPS):
+            raise UsageError(f'sampling: "cyclic", which mechanism "{self.mechanism}" has no proof for; use "central"')
+        if self.cohort > -(-self.clients // self.groups):
+            raise UsageError(
+                f"cohort: {self.cohort}, more than the {-(-self.clients // self.groups)} clients of a group "
+                f"({self.clients} clients in {self.groups} groups)"
+            )
 
     @property
     def noise_site(self) -> NoiseSite:
@@ -152,8 +170,8 @@ class Plan:
 
     @property
     def everyone_is_in(self) -> bool:
-        """Whether every client is in every cohort, so that nothing is amplified by sampling."""
-        return self.cohort == self.clients
+        """Whether every client is in whenever it can be, so that nothing is amplified by sampling."""
+        return self.rate == 1
 
     @property
     def noise_shares(self) -> int:
@@ -162,8 +180,8 @@ class Plan:
 
     @property
     def rate(self) -> float:
-        """q = K/N, the probability that a client is in a round."""
-        return self.cohort / self.clients
+        """q, the probability that a client is in a round that it can be in: any, or one of its group's turns."""
+        return min(self.cohort * (self.groups or 1) / self.clients, 1.0)
 
     @property
     def report_rate(self) -> float:
@@ -188,6 +206,7 @@ class Realised:
         random_absence: whether those whose reports are missing were drawn in secret, anew in each round and alike for
             all; otherwise a client may, given the number of reports, be far likelier to be in than K/N.
         participations: rounds that the most active client was in; left out, the draw of cohorts is accounted for.
+        turns: under cyclic sampling, the rounds of the group that had most of them; as planned: T/g, rounded up.
     """
 
     rounds: int | None = None
@@ -195,6 +214,7 @@ class Realised:
     reports: tuple[tuple[int, int], ...] | None = None
     random_absence: bool = True
     participations: int | None = None
+    turns: int | None = None
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 0:
@@ -229,6 +249,13 @@ class Question:
         return self.plan.rounds if self.realised.rounds is None else self.realised.rounds
 
     @property
+    def turns(self) -> int:
+        """The rounds that one client can be in: all, or under cyclic sampling the turns of its group."""
+        if self.realised.turns is not None:
+            return self.realised.turns
+        return -(-self.rounds // (self.plan.groups or 1))
+
+    @property
     def smoothings(self) -> int:
         if self.realised.smoothings is not None:
             return self.realised.smoothings
@@ -256,9 +283,9 @@ class Question:
 
     @property
     def cap_binds(self) -> bool:
-        """Whether the cap on participations is below the number of rounds."""
+        """Whether the cap on participations is below the number of rounds that a client can be in."""
         cap = self.plan.participation_cap
-        return cap is not None and cap < self.rounds
+        return cap is not None and cap < self.turns
 
 
 def default_delta(protected: int) -> float:

@@ -38,6 +38,7 @@ BATCHES_CHANGE = "a record that is gone changes how many batches and how much no
 SEES_AVERAGES = "sees averages, not who was in"
 KNOWS_OWN_SHARE = "sees averages, not who else was in; knows its own share of noise"
 KNOWS_OWN_UPDATE = "sees averages, not who else was in; knows its own update"
+SEES_TURNS = "sees averages, and knows in which rounds each group had its turn"
 NOTHING_RELEASED = "nothing was released"
 NO_OTHER_CLIENT = "there is no other client"
 
@@ -86,6 +87,11 @@ def joined(*parts: str) -> str:
 
 def means_little(limit: float) -> str:
     return f"an epsilon above {limit:g} means that the guarantee means little"
+
+
+def turns_of_groups(turns: int, groups: int, is_whole: bool) -> str:
+    drawn = "whose members are all in, so nothing is amplified" if is_whole else "of whom it stays secret who was drawn"
+    return f"{turns} turns of a client's group, one in {groups} rounds, {drawn}"
 
 
 def fewest_reports(reports: int) -> str:

@@ -34,8 +34,8 @@ def upload_mu(question: Question) -> float:
 def averages_seen(question: Question, own_uploads: int) -> Averages:
     """The averages of all rounds; a participant's client of interest is one of the N - 1 others."""
     plan, realised = question.plan, question.realised
-    if plan.sampling == "poisson" and plan.noise_site is NoiseSite.SUM:
-        return ((Round.of(plan.rate, plan.noise_multiplier, plan.adjacency, hidden_size=True), question.rounds),)
+    if plan.sampling != "fixed" and plan.noise_site is NoiseSite.SUM:
+        return ((Round.of(plan.rate, plan.noise_multiplier, plan.adjacency, hidden_size=True), question.turns),)
     if plan.noise_site is NoiseSite.SUM or realised.reports is None:
         return ((_average(question, own_uploads), question.rounds),)
     return tuple((_fixed_size(question, r, r, own_uploads), rounds) for r, rounds in realised.reports)

@@ -113,7 +113,7 @@ class Rehearsal:
     def __init__(self, simulation: "Simulation", trainer: Trainer, seed: int | None = None) -> None:
         """seed: of another run of the same experiment; left out: the run's own."""
         played = copy.copy(simulation)
-        played.trainer, played.clock, played.round = trainer, Clock(), 0
+        played.trainer, played.clock, played.round, played.noise = trainer, Clock(), 0, {}
         played.ledger = Ledger(repeatable=False)
         played.evaluator = _Unmeasured()
         played.on_recording = None

@@ -17,6 +17,7 @@ from fedceo.audit.rehearsal import KnownTrainer, Rehearsal, another_seed
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
+    from fedceo.training.schedule import Schedule
 
 DRAWS = 1000
 """Cohorts that are drawn."""
@@ -33,15 +34,10 @@ Counts = list[tuple[float, float, float]]
 def cohort_findings(simulation: "Simulation", rng: np.random.Generator) -> list[Finding]:
     """Sizes, how often each client is in, meetings of any two rounds, and absences."""
     experiment, clients = simulation.experiment, simulation.federation.clients
+    if experiment.cohort.sampling == "cyclic":
+        return _turn_findings(simulation, rng)
     size, rate = experiment.cohort.size, experiment.cohort.size / clients
-    rounds = experiment.train.rounds
-    draws = int(max(20, min(DRAWS, MOST_MEMBERS / clients)))
-    runs = max(2, -(-draws // rounds))
-    drawn, reported = [], []
-    for run in range(runs):
-        members, present = _one_run(simulation, min(rounds, draws), None if run == 0 else another_seed(rng))
-        drawn.append(members)
-        reported.append(present)
+    drawn, reported, _ = _several_runs(simulation, rng)
     together = np.concatenate(drawn)
     sizes = together.sum(1)
     counts: Counts = [(float(n), float(len(together)), rate) for n in together.sum(0)]
@@ -65,8 +61,56 @@ def cohort_findings(simulation: "Simulation", rng: np.random.Generator) -> list[
     ]
 
 
-def _one_run(simulation: "Simulation", rounds: int, seed: int | None) -> tuple[npt.NDArray[np.bool_], ...]:
-    """(rounds, N) who was drawn and who reported."""
+def _turn_findings(simulation: "Simulation", rng: np.random.Generator) -> list[Finding]:
+    """Groups that take turns: nobody is in out of turn or too soon again, and on its turn with the stated rate."""
+    experiment, clients = simulation.experiment, simulation.federation.clients
+    groups, size = experiment.cohort.groups, experiment.cohort.size
+    assert groups is not None
+    rate = min(size * groups / clients, 1.0)
+    drawn, reported, schedules = _several_runs(simulation, rng)
+    rounds = np.arange(1, len(drawn[0]) + 1)
+    turns = [rounds[:, None] % groups == schedule.groups(clients, groups) for schedule in schedules]
+    strangers = sum(int((members & ~turn).sum()) for members, turn in zip(drawn, turns, strict=True))
+    soonest = min(_shortest_distance(members) for members in drawn)
+    seen, could = sum(members.sum(0) for members in drawn), sum(turn.sum(0) for turn in turns)
+    counts: Counts = [(float(n), float(of), rate) for n, of in zip(seen, could, strict=True)]
+    meetings: Counts = []
+    for lag in range(groups, len(rounds), groups):
+        pairs = [(m[lag:] & m[:-lag], t[lag:]) for m, t in zip(drawn, turns, strict=True)]
+        both, trials = (float(sum(pair[k].sum() for pair in pairs)) for k in range(2))
+        meetings.append((both, trials, rate**2))
+    return [
+        Finding("cohort members", strangers == 0, float(strangers), "0 clients that are in out of turn"),
+        Finding("cohort distances", soonest >= groups, float(soonest), f"at least {groups} rounds between two of one"),
+        count_finding("cohort turns", counts, "how often each client is drawn on its turns"),
+        count_finding("cohort overlaps", meetings, "clients that two turns share"),
+        _absences(np.concatenate(drawn), np.concatenate(reported), experiment.cohort.dropout),
+    ]
+
+
+def _shortest_distance(members: npt.NDArray[np.bool_]) -> float:
+    """The least number of rounds from one to another that a client is in; members: (rounds, N)."""
+    client, round_ = np.nonzero(members.T)
+    gaps = np.diff(round_)[np.diff(client) == 0]
+    return float(gaps.min(initial=len(members)))
+
+
+def _several_runs(
+    simulation: "Simulation", rng: np.random.Generator
+) -> tuple[list[npt.NDArray[np.bool_]], list[npt.NDArray[np.bool_]], list["Schedule"]]:
+    """Of the run itself and of others with other seeds: (rounds, N) who was drawn, who reported, and the schedule."""
+    rounds, clients = simulation.experiment.train.rounds, simulation.federation.clients
+    draws = int(max(20, min(DRAWS, MOST_MEMBERS / clients)))
+    seeds = [None, *(another_seed(rng) for _ in range(1, max(2, -(-draws // rounds))))]
+    found = [_one_run(simulation, min(rounds, draws), seed) for seed in seeds]
+    drawn, reported, schedules = zip(*found, strict=True)
+    return list(drawn), list(reported), list(schedules)
+
+
+def _one_run(
+    simulation: "Simulation", rounds: int, seed: int | None
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], "Schedule"]:
+    """(rounds, N) who was drawn and who reported, and the schedule."""
     played = Rehearsal(simulation, KnownTrainer(np.random.default_rng(0)), seed).simulation
     found = np.zeros((2, rounds, simulation.federation.clients), dtype=bool)
     for t in range(rounds):
@@ -74,7 +118,7 @@ def _one_run(simulation: "Simulation", rounds: int, seed: int | None) -> tuple[n
         entry = played.draw()
         found[0, t, list(entry.cohort)] = True
         found[1, t, list(entry.reported)] = True
-    return found[0], found[1]
+    return found[0], found[1], played.schedule
 
 
 def _meetings(drawn: list[npt.NDArray[np.bool_]], size: int, is_poisson: bool) -> Counts:

@@ -22,7 +22,8 @@ from fedceo.audit.rehearsal import KnownTrainer, Played, Rehearsal, another_seed
 from fedceo.audit.residuals import Residuals
 from fedceo.audit.server_step import ServerStep
 from fedceo.audit.values import value_findings
-from fedceo.mechanisms.base import noises
+from fedceo.audit.whitening import Whitening, column_findings
+from fedceo.mechanisms.base import noise_coefficients, noises
 from fedceo.mechanisms.uploads import Mean, Stack
 from fedceo.tensors.weights import Weights, as_row, as_rows
 
@@ -62,6 +63,8 @@ class Survey:
         self._noise, self._count_noise = noises(experiment, simulation.noise_multiplier)
         self._uploads: Residuals | None = None
         self._released: Residuals | None = None
+        self._coefficients = noise_coefficients(experiment)
+        self._whitenings = Whitening(self._coefficients), Whitening(self._coefficients)
         self._server = ServerStep(self._divisor, rng)
         self._clip = privacy.clip
         self._counts: list[float] = []
@@ -85,6 +88,8 @@ class Survey:
         else:
             self.not_covered.append("the noise of the released model entry by entry: the server's step is not the mean")
         found += self._server.findings()
+        if privacy.noise == "banded":
+            found += column_findings(self._coefficients, self._simulation.experiment.cohort.groups or 1)
         if privacy.clipping == "adaptive":
             counts = np.array(self._counts)
             found.append(variance_finding("count", np.array([np.square(counts).sum()]), np.array([float(counts.size)])))
@@ -206,11 +211,14 @@ class Survey:
             divisor, spread, begun = self._divisor, std, as_row(shared).double().cpu().numpy()
             row = (as_row(found.uploads.weights).double().cpu().numpy() - begun) * (divisor / self._step)
             rows = (row - signals.sum(0))[None]
-            self._uploads.add(rows / std, [signals], [beyond], run, t, [-1], clients)
+            self._uploads.add(
+                self._whitenings[0].whiten(rows / std, run, t), [signals], [beyond], run, t, [-1], clients
+            )
         if self._released is not None and self._is_mean(played, shared):
             moved = as_row({n: played.after.weights[n] for n in shared}).double().cpu().numpy() - begun
             row = moved * (divisor / self._step) - signals.sum(0)
-            self._released.add(row[None] / spread, [signals], [beyond], run, t, [-1], clients)
+            noise = self._whitenings[1].whiten(row[None] / spread, run, t)
+            self._released.add(noise, [signals], [beyond], run, t, [-1], clients)
         if self._simulation.experiment.privacy.clipping == "adaptive":
             self._count(played, updates, len(capped))
 

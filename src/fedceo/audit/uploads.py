@@ -6,7 +6,8 @@ Scores are inner products with a canary's direction u_j, in units of the clip. V
     upload               a canary's own upload
     upload - peer        less the next client's upload, where shared noise would vanish
     upload - previous    less the noise of its own upload before, where repeated noise would vanish; under central
-                         noise `mean - previous`, the same of the noised means
+                         noise `mean - previous`, the same of the noised means; where noise is correlated over
+                         rounds, both views are of windows of rounds (whitening.py)
     returned             what the client is given to start the next round from after a smoothing (FedCEO)
     returned to others   what others are given then, along its canary
 
@@ -18,7 +19,6 @@ it is computed from the average.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ import torch
 from fedceo.accounting.ledger import Ledger
 from fedceo.audit.canaries import Canaries, Floats, Scores
 from fedceo.audit.rehearsal import Played, Rehearsal, another_seed
-from fedceo.mechanisms.base import noises
+from fedceo.audit.whitening import Windows
+from fedceo.mechanisms.base import noise_coefficients, noises
 from fedceo.mechanisms.uploads import Stack
 from fedceo.tensors.weights import Weights, as_row, as_rows, from_rows
 from fedceo.training.work import Trained, Work
@@ -81,19 +82,6 @@ class Earlier(NamedTuple):
     sent: float
 
 
-@dataclass
-class Before:
-    """What is left of earlier rounds to be subtracted from later ones.
-
-    Attributes:
-        uploads: client -> its upload.
-        mean: the noise of a mean along every canary.
-    """
-
-    uploads: dict[int, Earlier] = field(default_factory=dict)
-    mean: Floats | None = None
-
-
 class CanaryTrainer:
     """A trainer whose clients move by canaries: in the last phase of a round, and only in what is sent."""
 
@@ -141,30 +129,55 @@ class UploadAudit:
         cost = entries * clients * (1 + SMOOTHING_COST / 2 * bool(self._smoothing))
         least = min(claim.share * claim.mu for claim in self.claims.values())
         scores = min(max(SCORES_AT_MU_1 / least**2, FEWEST_SCORES), MOST_SCORES)
-        wanted = min(scores / self._canaries.count, MOST_ENTRIES / cost)
+        bands = len(noise_coefficients(experiment))  # one round in so many has scores of its own
+        wanted = min(bands * scores / self._canaries.count, MOST_SCORES, MOST_ENTRIES / cost)
         self.default_rounds = max(FEWEST_ROUNDS, math.ceil(wanted))
 
     def play(self, share: float, rounds: int) -> Scores:
         """Rounds with canaries in place of training; after its last round the run begins anew, with another seed."""
         scores, calendar = Scores(), self._calendar()
+        windows = self._windows(scores)
         trainer = CanaryTrainer(self._canaries, share, tuple(self._shared))
-        before = Before()
+        before: dict[int, Earlier] = {}
         rehearsal: Rehearsal | None = None
         for turn in range(rounds):
             place = turn % len(calendar)
             if place == 0 or rehearsal is None:
+                for view in windows.values():
+                    view.begin()
                 rehearsal = Rehearsal(self._simulation, trainer, another_seed(self._rng))
             played = rehearsal.simulation
             played.round, played.ledger = calendar[place] - 1, Ledger(repeatable=False)  # nobody is at a cap
             entry = played.draw()
             coins = self._rng.random(self._canaries.count) < 0.5
             trainer.begin(coins, played.clip, played.phases(entry.round)[-1])
-            self._score(rehearsal.play(entry), coins, share, scores, before)
+            self._score(rehearsal.play(entry), coins, share, scores, before, windows)
+        for view in windows.values():
+            view.close()
         return scores
 
-    def _score(self, played: Played, coins: Coins, share: float, scores: Scores, before: Before) -> None:
+    def _windows(self, scores: Scores) -> dict[str, Windows]:
+        """The views of central noise, in each of which an update shows for as many rounds as the noise has bands."""
+        before: list[Floats] = []
+
+        def released(found: Floats, sent: Floats, fell: Coins) -> None:
+            scores.add("released", found[: len(fell)], fell)
+
+        def mean(found: Floats, sent: Floats, fell: Coins) -> None:
+            if not before:
+                before.append(found - sent)
+            else:  # every window in one difference only, or scores would not be independent
+                scores.add("mean - previous", (found - before.pop())[: len(fell)], fell)
+
+        coefficients = noise_coefficients(self._simulation.experiment)
+        return {"released": Windows(coefficients, released), "mean": Windows(coefficients, mean)}
+
+    def _score(
+        self, played: Played, coins: Coins, share: float, scores: Scores, before: dict[int, Earlier],
+        windows: dict[str, Windows],
+    ) -> None:  # fmt: skip
         found, clients = played.collected, played.entry.reported
-        if found is None or found.sent is None or not clients:
+        if found is None or found.sent is None or not (clients or self._central):
             return
         canaries, unit = self._canaries, self._step * played.clip
         count = min(len(clients), canaries.count)
@@ -174,25 +187,23 @@ class UploadAudit:
         released = as_row({name: played.after.weights[name] for name in self._shared})
         of_mean = begun.mean(0) if isinstance(found.uploads, Stack) else origin
         divisor = len(clients) if isinstance(found.uploads, Stack) else self._divisor
-        if self._central or len(clients) >= self._reports:
-            scores.add("released", canaries.common(released - of_mean)[:count] * (divisor / unit), fell)
+        of_released = canaries.common(released - of_mean) * (divisor / unit)
+        if not self._central and len(clients) >= self._reports:
+            scores.add("released", of_released[:count], fell)
         if isinstance(found.uploads, Stack):
             moved = (as_rows(found.uploads.weights) - begun) / unit
             own = canaries.own(moved)
             scores.add("upload", own, fell)
             if len(clients) > 1:
                 scores.add("upload - peer", own - canaries.peers(moved), fell)
-            self._previous(clients, moved, own, fell, share, scores, before.uploads)
+            self._previous(clients, moved, own, fell, share, scores, before)
         else:
             row = (as_row(found.uploads.weights) - origin) * (divisor / unit)
-            own = canaries.common(row)[:count]
-            if before.mean is None:
-                before.mean = own - share * fell
-            else:  # every round in one difference only, or scores would not be independent
-                if len(before.mean) >= count:
-                    scores.add("mean - previous", own - before.mean[:count], fell)
-                before.mean = None
-        if self._smoothing and played.method.smooths(played.entry.round):
+            sent = np.zeros(canaries.count)
+            sent[:count] = share * fell
+            windows["released"].add(of_released, sent, fell, played.entry.round)
+            windows["mean"].add(canaries.common(row), sent, fell, played.entry.round)
+        if clients and self._smoothing and played.method.smooths(played.entry.round):
             returned = as_rows(played.method.starts(played.after, clients, played.entry.round + 1))
             self._returned(self._of_shared(returned) - begun, fell, scores)
 

@@ -23,7 +23,8 @@ Cohort = Annotated[int | None, typer.Option(help="K, the clients of a round; exp
 Rounds = Annotated[int | None, typer.Option(help="T, the number of rounds.")]
 Noise = Annotated[float | None, typer.Option(help="sigma: the noise in units of the clip.")]
 Delta = Annotated[float | None, typer.Option(help="Left out: min(1e-5, N^-1.1).")]
-Sampling = Annotated[str | None, typer.Option(help="fixed or poisson; left out: fixed.")]
+Sampling = Annotated[str | None, typer.Option(help="fixed, poisson or cyclic (central noise); left out: fixed.")]
+Groups = Annotated[int | None, typer.Option(help="cyclic: groups that take turns; left out: N/K, rounded down.")]
 Adjacency = Annotated[str | None, typer.Option(help="zero-out, replace-one or add-remove; left out: zero-out.")]
 Mechanism = Annotated[str | None, typer.Option(help="distributed, central or record; left out: the first two, each.")]
 Release = Annotated[
@@ -49,6 +50,7 @@ def account(
     noise_multiplier: Noise = None,
     delta: Delta = None,
     sampling: Sampling = None,
+    groups: Groups = None,
     adjacency: Adjacency = None,
     mechanism: Mechanism = None,
     release: Release = None,
@@ -95,6 +97,7 @@ def calibrate(
     rounds: Rounds = None,
     delta: Delta = None,
     sampling: Sampling = None,
+    groups: Groups = None,
     adjacency: Adjacency = None,
     mechanism: Mechanism = None,
     release: Release = None,
@@ -179,8 +182,9 @@ def audit(
 
 
 OPTIONS = (
-    "clients", "cohort", "rounds", "noise_multiplier", "delta", "sampling", "adjacency", "mechanism", "release",
-    "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate", "record_steps",
+    "clients", "cohort", "rounds", "noise_multiplier", "delta", "sampling", "groups", "adjacency", "mechanism",
+    "release", "interval", "min_reports", "reports", "participations", "participation_cap", "record_rate",
+    "record_steps",
 )  # fmt: skip
 
 
@@ -198,6 +202,8 @@ def _questions(given: dict[str, Any]) -> list["Question"]:
     if "delta" not in given and given["clients"] > 0:
         given = given | {"delta": default_delta(given["clients"])}
     plan = {name: value for name, value in given.items() if name in Plan.__dataclass_fields__}
+    if given.get("sampling") == "cyclic" and given["cohort"] > 0:
+        plan.setdefault("groups", max(given["clients"] // given["cohort"], 1))
     reports = ((given["reports"], given["rounds"]),) if "reports" in given else None
     realised = Realised(reports=reports, participations=given.get("participations"))
     plan["record_steps"] = ()
@@ -212,6 +218,8 @@ def _mechanisms(given: dict[str, Any]) -> list[str]:
         return [given["mechanism"]]
     if "record_rate" in given or "record_steps" in given:
         return ["record"]
+    if given.get("sampling") == "cyclic":
+        return ["central"]
     needs_shares = given.get("release", "average") != "average" or "min_reports" in given or "reports" in given
     return ["distributed"] if needs_shares else ["central", "distributed"]
 
@@ -251,7 +259,7 @@ def _rows_of(target: Path, overrides: list[str], cell: str | None) -> tuple[list
         return [Row(**row) for row in result["privacy"]], f"{result['noise_multiplier']:.4g}"
     from fedceo.methods.hosted import check_same_method
 
-    _, about = folder.load_checkpoint()  # data may have been given that the experiment does not name
+    about = folder.load_checkpoint().about  # data may have been given that the experiment does not name
     ledger = folder.ledger(repeatable=experiment.privacy.randomness == "seeded", least=about["ledger"])
     if "sizes" not in about:  # a federation: the server does not know them
         sizes = client_sizes(experiment)

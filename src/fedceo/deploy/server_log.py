@@ -94,7 +94,7 @@ class ServerLog:
         if self.folder.finished:
             raise UsageError(f"{path}: holds a finished run; choose another folder for `out`")
         self.folder.experiment()  # which is refused where it is not as it was written
-        state, about = self.folder.load_checkpoint()
+        state, about, average, _ = self.folder.load_checkpoint()
         if about["identity"] != self.identity:
             raise UsageError(f"{path}: holds a run of another experiment; choose another folder for `out`")
         self.folder.mend()
@@ -102,7 +102,6 @@ class ServerLog:
         self.keys = self.folder.nodes()
         self.history = self.folder.rewind(about["round"])
         self.state, self.round = state.placed_like(beginning.weights), about["round"]
-        average = self.folder.load_average()
         self.average = None if average is None else average.placed_like(beginning.weights)
         return float(about["seconds"])
 

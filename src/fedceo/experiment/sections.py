@@ -154,10 +154,30 @@ class Model(Section):
 class Cohort(Section):
     size: Count = 10
     """K, the clients of a round; the expected number under Poisson sampling."""
-    sampling: Literal["fixed", "poisson"] = "fixed"
-    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own."""
+    sampling: Literal["fixed", "poisson", "cyclic"] = "fixed"
+    """fixed: K of N without replacement. poisson: each client with probability K/N, on its own. cyclic: the seed splits
+    the clients into `groups`, and group t mod g is in round t, each of its clients with probability K g/N; all of them
+    where K is a group's size. For mechanism central, and for none."""
+    groups: Count | None = None
+    """cyclic: g, the least distance of two rounds of a client. Left out: privacy.bands where noise is banded, else N/K,
+    rounded down."""
     dropout: Fraction = 0.0
     """Probability that a client of the cohort does not report, each on its own."""
+
+    @model_validator(mode="after")
+    def _groups_take_turns(self) -> Self:
+        if self.groups is not None and self.sampling != "cyclic":
+            raise ValueError('groups belong to sampling "cyclic"')
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without groups where there are none, as in `Train`."""
+        return _without(written(self), "groups", self.groups is None)
+
+
+MOMENTUM = 0.9
+"""The server's momentum, and the first of the betas of its Adam."""
 
 
 class Train(Section):
@@ -195,6 +215,11 @@ class Train(Section):
     """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
 
     @property
+    def server_memory(self) -> float:
+        """The part of the server's step that comes again in the next round."""
+        return 0.0 if self.server_optimizer == "sgd" else MOMENTUM
+
+    @property
     def is_robust(self) -> bool:
         """Whether the server makes of the uploads something that is no mean."""
         return self.aggregation != "mean"
@@ -202,10 +227,11 @@ class Train(Section):
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the mean: noise and checkpoints follow from this text, and runs older than the choice must stay."""
-        table: dict[str, Any] = written(self)
-        if not self.is_robust:
-            table.pop("aggregation", None)
-        return table
+        return _without(written(self), "aggregation", not self.is_robust)
+
+
+def _without(table: dict[str, Any], field: str, is_left_out: bool) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != field or not is_left_out}
 
 
 def known_mechanism(name: str) -> str:
@@ -252,15 +278,35 @@ class Privacy(Section):
     participation_cap: Count | None = None
     """Rounds that a client may be in with its data. From then on it sends a zero update, noised like any other; under
     record it is left out."""
-    noise: Literal["gaussian", "lattice"] = "gaussian"
+    noise: Literal["gaussian", "lattice", "banded"] = "gaussian"
     """lattice: Gaussian noise and clipped updates in whole steps of a lattice, against attacks on the lowest bits of
-    floating-point noise; the same epsilons. For mechanisms distributed and central."""
+    floating-point noise; the same epsilons. For mechanisms distributed and central. banded: Gaussian noise correlated
+    over rounds, much of which cancels in the model. For mechanism central with cohort.sampling cyclic and clipping
+    flat."""
+    bands: int | Literal["auto"] | None = None
+    """banded: b, a round's noise depends on that of the b - 1 rounds before it; at most cohort.groups. auto, or left
+    out: the number that promises the least noise in the models at the wanted epsilon or noise multiplier."""
     randomness: Literal["seeded", "system"] = "seeded"
     """seeded: noise from the seed and all else that identifies the run; whoever has the run's folder can remove it.
     system: from the operating system, for every epsilon that is to be relied on."""
 
+    @field_validator("bands", mode="before")
+    @classmethod
+    def _counts_bands(cls, bands: Any) -> Any:
+        is_count = isinstance(bands, int) and not isinstance(bands, bool) and bands >= 1
+        if bands not in (None, "auto") and not is_count:
+            raise ValueError('expected a whole number, 1 or more, or "auto"')
+        return bands
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without bands where there are none, as in `Train`."""
+        return _without(written(self), "bands", self.bands is None)
+
     @model_validator(mode="after")
     def _fits_its_mechanism(self) -> Self:
+        if self.bands is not None and self.noise != "banded":
+            raise ValueError('bands belong to noise "banded"')
         MECHANISMS[self.mechanism].check_settings(self)
         return self
 

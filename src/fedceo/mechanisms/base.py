@@ -19,12 +19,15 @@ docs/extending.md adds one in full.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from fedceo.accounting.plan import NoiseSite
 from fedceo.experiment.registry import MECHANISMS
 from fedceo.lazy import torch
+from fedceo.mechanisms.banded import Floats, Noises, factorise, server_response
 from fedceo.mechanisms.clipping import clip_each_tensor, clip_updates, noise_beside_count, norms_of
 from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
 from fedceo.tensors.weights import Weights
@@ -64,7 +67,9 @@ class Mechanism(ABC):
         clipping: flat | per_layer | adaptive.
         count_noise: sigma_b, of the sum of the clients' indicators (within the clip or not, each 1/2 or -1/2), where
             clipping is adaptive.
-        noise_kind: gaussian, or lattice for noise in whole steps of a lattice.
+        noise_kind: gaussian, lattice for noise in whole steps of a lattice, or banded for noise correlated over rounds.
+        coefficients: (b,) those of banded noise.
+        drawn: the noise of the round to come and of those before it that it depends on, where it depends on any.
     """
 
     regime: ClassVar[str]
@@ -86,6 +91,17 @@ class Mechanism(ABC):
     clipping: str = "flat"
     count_noise: float = 0.0
     noise_kind: str = "gaussian"
+    coefficients: tuple[float, ...] = (1.0,)
+    drawn: Noises = field(default_factory=dict)
+
+    def before(self, round_: int, like: Weights, earlier: Noises) -> Mechanism:
+        """The mechanism of one round, with the noise that depends on earlier rounds already drawn.
+
+        Args:
+            like: name -> (...), in the shapes of what is noised.
+            earlier: what `drawn` was in the round before; nobody else may ever see it.
+        """
+        return self
 
     @abstractmethod
     def privatise(self, sent: Contribution, senders: Senders, origin: Weights) -> Uploads:
@@ -114,6 +130,12 @@ class Mechanism(ABC):
             raise ValueError(
                 f'privacy.noise "{experiment.privacy.noise}" is of updates, which only user-level privacy noises'
             )
+        if experiment.privacy.noise == "banded" and cls.noise_site is not NoiseSite.SUM:
+            raise ValueError(
+                'privacy.noise "banded" belongs to mechanism "central", whose server adds noise to the sum'
+            )
+        if experiment.cohort.sampling == "cyclic" and cls.noise_site in (NoiseSite.UPLOADS, NoiseSite.STEPS):
+            raise ValueError('cohort.sampling "cyclic" is accounted for under mechanism "central" alone')
         if cls.is_user_level and experiment.train.weighting == "records":
             raise ValueError('train.weighting "records" is refused under user-level privacy: weights would leak sizes')
         if experiment.privacy.min_reports is not None and not cls.noise_in_shares:
@@ -179,8 +201,34 @@ def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Sc
         clipping=privacy.clipping,
         count_noise=of_counts,
         noise_kind=privacy.noise,
+        coefficients=noise_coefficients(experiment),
     )
     return made
+
+
+def noise_coefficients(experiment: Experiment) -> tuple[float, ...]:
+    """(b,) the coefficients of an experiment's noise, whose number of bands is settled; one for independent noise."""
+    privacy = experiment.privacy
+    if privacy.noise != "banded":
+        return (1.0,)
+    assert isinstance(privacy.bands, int)
+    return factorise(workload(experiment), privacy.bands)
+
+
+def workload(experiment: Experiment) -> Floats:
+    """(T,) by how much a round's sum has moved what is released after 0, 1, ... more rounds.
+
+    What is released is the average of the models, where there is one, and the model otherwise.
+    """
+    train, release = experiment.train, experiment.release
+    response = server_response(train.server_memory, train.rounds)
+    if release.average == "none":
+        return response
+    rounds = np.arange(train.rounds)
+    shares = (1 - release.decay) * release.decay**rounds
+    if release.average == "tail":
+        shares = (rounds < release.length) / release.length
+    return np.convolve(response, shares)[: train.rounds]
 
 
 def noises(experiment: Experiment, noise_multiplier: float) -> tuple[float, float]:

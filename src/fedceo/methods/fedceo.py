@@ -73,6 +73,8 @@ class FedCEOSettings(MethodSettings):
         mechanism = experiment.mechanism
         if self.threshold == "noise" and not mechanism.is_user_level:
             raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
+        if self.threshold == "noise" and experiment.privacy.noise == "banded":
+            raise ValueError('method.threshold "noise" is of noise that no other round takes back, not of "banded"')
         if self.unseen == "resubmit" and self.restart != "stored":
             raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
         growth = math.log(self.ratio) * experiment.train.rounds / self.interval

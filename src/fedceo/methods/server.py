@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedceo.experiment.sections import MOMENTUM
 from fedceo.lazy import torch
 from fedceo.tensors.weights import Weights
 
-MOMENTUM = 0.9
-ADAM_BETAS = (0.9, 0.99)
+ADAM_BETAS = (MOMENTUM, 0.99)
 ADAM_FLOOR = 1e-3
 
 Moments = Mapping[str, Mapping[str, "torch.Tensor"]]

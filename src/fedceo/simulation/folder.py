@@ -27,9 +27,10 @@ from torch import Tensor
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, to_toml
+from fedceo.mechanisms.banded import Noises
 from fedceo.methods import State
 from fedceo.simulation.averaging import Average
-from fedceo.simulation.checkpoints import read_checkpoint, save_checkpoint
+from fedceo.simulation.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from fedceo.simulation.durable import (
     IN_TOML,
     ZEROS,
@@ -240,18 +241,21 @@ class RunFolder:
         with self._writing():
             self._metrics.rewrite(history)
 
-    def save_checkpoint(self, state: State, about: dict[str, Any], average: Average | None = None) -> None:
-        """Save where the run stands; average: that of the global models so far, where there is one."""
+    def save_checkpoint(
+        self, state: State, about: dict[str, Any], average: Average | None = None, noise: Noises | None = None
+    ) -> None:
+        """Save where the run stands.
+
+        Args:
+            average: that of the global models so far, where there is one.
+            noise: that of earlier rounds, where later ones depend on it.
+        """
         with self._writing():
-            save_checkpoint(self._checkpoint, state, about, average)
+            save_checkpoint(self._checkpoint, Checkpoint(state, about, average, noise or {}))
 
-    def load_checkpoint(self) -> tuple[State, dict[str, Any]]:
-        """The last saved state, and the metadata saved with it."""
-        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[:2]
-
-    def load_average(self) -> Average | None:
-        """The average that was saved with the last state."""
-        return read_checkpoint(self._checkpoint, expected=self.has_checksums)[2]
+    def load_checkpoint(self) -> Checkpoint:
+        """Where the run stood when it was last saved."""
+        return read_checkpoint(self._checkpoint, expected=self.has_checksums)
 
     def save_model(self, weights: Mapping[str, Tensor], name: str = "model") -> None:
         """Save a trained model; name: "model" for that of the last round, or "average"."""

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedceo.data import Federation
 from fedceo.experiment.file import Experiment, to_toml
+from fedceo.mechanisms.base import noise_coefficients
 from fedceo.models import parameters_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def make_noise_key(
         model: the module with its first weights; a module of the user's own may begin anywhere.
     """
     told = experiment.model_dump_json(exclude=NOT_IN_NOISE)
+    coefficients = noise_coefficients(experiment)
+    if len(coefficients) > 1:  # the same draws under other coefficients would be noise that two models share
+        told += repr(coefficients)
     digest = hashlib.sha256(f"{told} {experiment.method.identity()} {noise_multiplier!r} {federation.digest}".encode())
     digest.update(f"{model_name} {model}".encode())
     for name, w in parameters_of(model).items():

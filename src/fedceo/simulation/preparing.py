@@ -19,7 +19,7 @@ from fedceo.models import build_model, parameters_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_plan, solve_noise
+from fedceo.simulation.spending import privacy_plan, settled, solve_noise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
 
@@ -78,6 +78,7 @@ def prepare(
     else:
         name = type(model).__name__
         model = copy.deepcopy(model)  # the caller's stays as it is
+    experiment = settled(experiment, federation.clients)
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, name, noise_multiplier, noise_key)
@@ -107,7 +108,7 @@ def _try_out(simulation: Simulation) -> None:
 def prepare_again(folder: RunFolder) -> Simulation:
     """The simulation of a folder's experiment; refused if it had data or a model that the experiment does not name."""
     simulation = prepare(folder.experiment())
-    noted = folder.result() if folder.finished else folder.load_checkpoint()[1]
+    noted = folder.result() if folder.finished else folder.load_checkpoint().about
     check_same_method(noted, simulation.experiment.method, folder.path)
     if folder.finished:
         same = (noted.get("data_digest"), noted["model"]) == (simulation.federation.digest, simulation.model_name)

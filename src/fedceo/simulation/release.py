@@ -117,7 +117,7 @@ def card_of(
         "privacy": rows,
         "removable_noise": experiment.privacy.randomness == "seeded",
         "study": study,
-        "not_covered": [*not_covered, *([FLOATING_POINT] if experiment.privacy.noise == "gaussian" else [])],
+        "not_covered": [*not_covered, *([FLOATING_POINT] if experiment.privacy.noise != "lattice" else [])],
         "settings": public_settings(experiment),
         "versions": {name: result["versions"][name] for name in ("fedceo", "torch")},
     }
@@ -164,7 +164,7 @@ def is_covered(rows: list[dict[str, Any]]) -> bool:
 def _rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any], ledger: Ledger) -> list[Row]:
     sizes = [1] * result["clients"]
     if experiment.mechanism.trains_privately:
-        _, about = folder.load_checkpoint()
+        about = folder.load_checkpoint().about
         sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
     plan = privacy_plan(experiment, sizes, result["noise_multiplier"])
     found = account(plan, replace(ledger.realised(plan), participations=None))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedceo.accounting.ledger import Entry, Ledger
+from fedceo.mechanisms.banded import Noises
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
 from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
@@ -37,12 +38,14 @@ class Collected:
         personal: client -> the parts of its model that it keeps.
         loss: mean training loss of those who trained, None where nobody did or it is not finite.
         sent: the contribution before any mechanism; None where clients send statistics or train elsewhere.
+        noise: the noise that the next round's depends on, which no method is shown; empty where there is none.
     """
 
     uploads: Uploads
     personal: dict[int, Weights] = field(default_factory=dict)
     loss: float | None = None
     sent: Contribution | None = None
+    noise: Noises = field(default_factory=dict)
 
 
 Collect = Callable[[State, Entry], Collected]
@@ -117,6 +120,7 @@ class LocalCohort:
     Attributes:
         works: the phases of local training, one after another.
         sizes: (N,) weight of each client in a mean; None for equal weights.
+        noise: of earlier rounds, where the round's depends on it.
     """
 
     method: Method
@@ -126,6 +130,7 @@ class LocalCohort:
     works: Sequence[Work]
     sizes: Tensor | None = None
     clock: Clock = field(default_factory=Clock)
+    noise: Noises = field(default_factory=dict)
 
     def __call__(self, state: State, entry: Entry) -> Collected:
         statistics = self.method.statistics(entry.round)
@@ -135,8 +140,10 @@ class LocalCohort:
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
         with self.clock.during("privatising"):
-            uploads = self.mechanism.privatise(sent, self._senders(entry), origin)
-        return Collected(uploads, _kept(sent.personal, entry), loss, sent if statistics is None else None)
+            mechanism = self.mechanism.before(entry.round, origin, self.noise)
+            uploads = mechanism.privatise(sent, self._senders(entry), origin)
+        sent_models = sent if statistics is None else None
+        return Collected(uploads, _kept(sent.personal, entry), loss, sent_models, mechanism.drawn)
 
     def _senders(self, entry: Entry) -> Senders:
         clients = entry.reported

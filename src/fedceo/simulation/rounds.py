@@ -17,6 +17,7 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.data import Federation
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
+from fedceo.mechanisms.banded import Noises
 from fedceo.mechanisms.base import make_mechanism
 from fedceo.mechanisms.uploads import Stack
 from fedceo.methods.base import Method, Smooth, State, make_method
@@ -88,6 +89,7 @@ class Simulation:
         self.on_recording: Callable[[Recording], None] | None = None
         self.on_outcome: Callable[[Outcome], None] | None = None  # for whoever must see what the server saw: the audit
         self.clock = Clock()
+        self.noise: Noises = {}  # what the next round's noise depends on: as secret as the seed
         self.round = 0
         self.ledger = Ledger(repeatable=experiment.privacy.randomness == "seeded")
 
@@ -99,6 +101,7 @@ class Simulation:
         ledger: Ledger | None = None,
         seconds: Mapping[str, float] | None = None,
         average: Average | None = None,
+        noise: Noises | None = None,
     ) -> None:
         """Put the simulation where a run was after a round.
 
@@ -107,13 +110,24 @@ class Simulation:
             ledger: the ledger on disk; entries after the round are left out where a seed repeats them.
             seconds: the seconds spent so far, by part.
             average: that of the global models up to the round.
+            noise: that of earlier rounds on which the next one's depends.
         """
         self.average = None if average is None else average.placed_like(self.state.weights)
         self.state, self.round = state.placed_like(self.state.weights), round_
         self.follow_clip(clip)
         if ledger is not None:
             self.ledger = ledger.up_to(round_)
+        kept = {} if self._takes_rounds_anew else noise or {}
+        self.noise = {t: {name: z.to(self.device) for name, z in of_round.items()} for t, of_round in kept.items()}
         self.clock.restore(seconds or {})
+
+    @property
+    def _takes_rounds_anew(self) -> bool:
+        """Whether later rounds were released that will be taken again with other noise.
+
+        Noise that went on from the same earlier noise twice would show what that hides twice (D17).
+        """
+        return bool(self.ledger.entries) and self.ledger.entries[-1].round > self.round
 
     def work_elsewhere(self, trainer: Trainer, smooth: Smooth, about: Callable[[], dict[str, Any]]) -> None:
         """Train and smooth in other processes from now on; about: describes them for the summary."""
@@ -123,7 +137,7 @@ class Simulation:
     def draw(self) -> Entry:
         """The entry of the next round: who is in it, who reports, and whether anything will be released."""
         cohort, t = self.experiment.cohort, self.round + 1
-        drawn = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling)
+        drawn = self.schedule.cohort(t, self.federation.clients, cohort.size, cohort.sampling, cohort.groups)
         reported = self.schedule.reporting(t, drawn, cohort.dropout)
         cap = self.experiment.privacy.participation_cap
         return plan_round(t, drawn, reported, self.mechanism, self.method, self.ledger, cap)
@@ -142,6 +156,7 @@ class Simulation:
         if self.on_outcome is not None:
             self.on_outcome(outcome)
         if outcome.collected is not None:
+            self.noise = outcome.collected.noise
             self._record(outcome.collected, t)
             unclipped = outcome.collected.uploads.unclipped
             if unclipped is not None:
@@ -159,7 +174,9 @@ class Simulation:
         """The collector of round t, which trains the cohort and privatises its uploads."""
         by_records = self.experiment.train.weighting == "records"
         sizes = self.sizes if by_records else None
-        return LocalCohort(self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock)
+        return LocalCohort(
+            self.method, self.mechanism, self.trainer, self.context, self.phases(t), sizes, self.clock, self.noise
+        )
 
     def measure(self) -> dict[str, Any]:
         """Accuracies of the global model, of the average of such, and of clients' own models, where there are any."""

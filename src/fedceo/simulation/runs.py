@@ -113,7 +113,7 @@ def resume(
         if folder.finished:
             return load(path, model=model)
         folder.mend()
-        state, about = folder.load_checkpoint()
+        state, about, average, noise = folder.load_checkpoint()
         simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation.origin
         check_unchanged(
@@ -124,9 +124,7 @@ def resume(
             raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable, least=about["ledger"])
         history, seconds = folder.rewind(about["round"]), about["seconds"]
-        simulation.restore(
-            state, about["round"], about["clip"], ledger, about["seconds_by_part"], folder.load_average()
-        )
+        simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"], average, noise)
         with _on(workers, simulation, folder):
             return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
 
@@ -215,7 +213,7 @@ def _carry_on(
             folder.append(record)
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
                 about = _about(simulation, time.perf_counter() - start)
-                folder.save_checkpoint(simulation.state, about, simulation.average)
+                folder.save_checkpoint(simulation.state, about, simulation.average, simulation.noise)
         if on_round is not None:
             on_round(record)
     finished = entry is None

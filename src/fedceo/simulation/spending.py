@@ -16,6 +16,8 @@ from fedceo.experiment.file import Experiment
 if TYPE_CHECKING:
     from fedceo.accounting.rows import Row
 
+MOST_TRIED = 12
+"""Numbers of bands among which one is chosen."""
 REPEATABLE = "repeatable run: whoever has this folder can remove the noise"
 """What every row of a seeded run with noise says."""
 
@@ -41,6 +43,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
     Args:
         sizes: training records of each client; they matter under record-level privacy only.
     """
+    experiment = settled(experiment, len(sizes))
     privacy, method, train = experiment.privacy, experiment.method, experiment.train
     return Plan(
         clients=len(sizes),
@@ -56,6 +59,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
         min_reports=privacy.min_reports,
         dropout=experiment.cohort.dropout,
         participation_cap=privacy.participation_cap,
+        groups=experiment.cohort.groups,
         record_steps=_record_steps(experiment, sizes),
     )
 
@@ -84,6 +88,51 @@ def _record_steps(experiment: Experiment, sizes: Sequence[int]) -> tuple[RecordS
     )
 
 
+def settled(experiment: Experiment, clients: int) -> Experiment:
+    """The same experiment with its groups and bands as numbers, where it has such and leaves them open."""
+    cohort, privacy = experiment.cohort, experiment.privacy
+    if cohort.sampling != "cyclic":
+        return experiment
+    most = max(clients // cohort.size, 1)
+    if privacy.noise != "banded":
+        bands, groups = None, cohort.groups or most
+    elif isinstance(privacy.bands, int):
+        bands, groups = privacy.bands, cohort.groups or privacy.bands
+    elif cohort.groups is not None:  # whose epsilon is the same with fewer bands, which leave more noise
+        bands = groups = cohort.groups
+    else:
+        return _with_least_noise(experiment, clients, min(most, experiment.train.rounds))
+    if cohort.size > -(-clients // groups):
+        raise UsageError(
+            f"cohort.size: {cohort.size}, expected at most {-(-clients // groups)}, the clients of a group "
+            f"({clients} clients in {groups} groups)"
+        )
+    return _with_turns(experiment, groups, bands)
+
+
+def _with_turns(experiment: Experiment, groups: int, bands: int | None) -> Experiment:
+    cohort = experiment.cohort.model_copy(update={"groups": groups})
+    privacy = experiment.privacy.model_copy(update={"bands": bands})
+    return experiment.model_copy(update={"cohort": cohort, "privacy": privacy})
+
+
+def _with_least_noise(experiment: Experiment, clients: int, most: int) -> Experiment:
+    """The experiment with as many bands, each with a group, as promise the least noise in the models of all rounds."""
+    import numpy as np
+
+    from fedceo.mechanisms.banded import released_spread
+    from fedceo.mechanisms.base import noise_coefficients, workload
+
+    response = workload(experiment)
+
+    def noise(tried: Experiment) -> float:
+        spread = released_spread(response, noise_coefficients(tried))
+        return solve_noise(tried, [1] * clients) * float(np.linalg.norm(spread))
+
+    counts = sorted({round(bands) for bands in np.geomspace(1, most, MOST_TRIED)})
+    return min((_with_turns(experiment, bands, bands) for bands in counts), key=noise)
+
+
 def foreseen(experiment: Experiment, clients: int) -> Realised:
     """The facts of a run that are known before it begins: the most participations, where the seed tells them."""
     return Realised(participations=planned_participations(experiment, clients))
@@ -95,9 +144,9 @@ def planned_participations(experiment: Experiment, clients: int) -> int | None:
         return None
     from fedceo.training.schedule import Schedule
 
-    cohort, rounds = experiment.cohort, experiment.train.rounds
+    cohort, rounds = settled(experiment, clients).cohort, experiment.train.rounds
     schedule = Schedule(experiment.seed)
-    drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling) for t in range(1, rounds + 1))
+    drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling, cohort.groups) for t in range(1, rounds + 1))
     most = max(Counter(client for members in drawn for client in members).values(), default=0)
     return min(experiment.privacy.participation_cap or rounds, most)
 
@@ -121,6 +170,7 @@ def question_to_solve(experiment: Experiment, sizes: Sequence[int], observer: st
 
     Rows that depend on participations are solved for those of the most active client.
     """
+    experiment = settled(experiment, len(sizes))
     most = planned_participations(experiment, len(sizes))
     if most is None and (observer == "server" or noise_site(experiment) is NoiseSite.STEPS):
         most = _hardly_exceeded(experiment, len(sizes))
@@ -138,6 +188,7 @@ def _hardly_exceeded(experiment: Experiment, clients: int) -> int:
 
 def with_solved_noise(experiment: Experiment, sizes: Sequence[int]) -> Experiment:
     """The same experiment with the noise multiplier in the place of a target epsilon, where it has one."""
+    experiment = settled(experiment, len(sizes))
     privacy = experiment.privacy
     if privacy.target_epsilon is None:
         return experiment
@@ -149,6 +200,7 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list["Row"]:
     """The rows of the run if everything goes as planned."""
     from fedceo.accounting.rows import account
 
+    experiment = settled(experiment, len(sizes))
     plan = privacy_plan(experiment, sizes, solve_noise(experiment, sizes))
     rows = _with_caveat(account(plan, foreseen(experiment, len(sizes))), experiment)
     if not experiment.may_lose_noise or experiment.cohort.sampling == "poisson":

@@ -12,8 +12,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedceo.errors import UsageError
+from fedceo.mechanisms.banded import Noises
 from fedceo.simulation.durable import IN_TENSORS, ZEROS, check_seal, sealed, write_whole
 
+NOISE = "noise"
+"""The kind of tensor in a checkpoint that is noise of an earlier round."""
 PIECE = 1 << 22
 """Bytes that are read at a time where a file is only checked."""
 
@@ -52,3 +55,17 @@ def _check(path: Path, expected: bool | None) -> None:
             raise ValueError("its header is longer than the file")
         head = length + file.read(header)
         check_seal(path, IN_TENSORS, head, iter(partial(file.read, PIECE), b""), expected=expected)
+
+
+def flat_noise(noise: Noises) -> dict[str, Tensor]:
+    """The noise of earlier rounds under one name for each tensor, for a file."""
+    return {f"{NOISE}/{round_}/{name}": z for round_, of_round in noise.items() for name, z in of_round.items()}
+
+
+def take_noise(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Undo `flat_noise`: what it had named is taken out of the tensors."""
+    noise: dict[int, dict[str, Tensor]] = {}
+    for key in [key for key in tensors if key.startswith(f"{NOISE}/")]:
+        _, round_, name = key.split("/", 2)
+        noise.setdefault(int(round_), {})[name] = tensors.pop(key)
+    return noise

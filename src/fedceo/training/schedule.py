@@ -31,9 +31,10 @@ PURPOSES = (
     "central noise",
     "absence",
     "count noise",
+    "groups",
 )
 NOISE = ("record noise", "upload noise", "central noise", "count noise")
-SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout"))
+SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout", "groups"))
 """The purposes whose draws nobody may know, for privacy rests on that; absences tell who takes part."""
 
 
@@ -73,11 +74,26 @@ class Schedule:
     def _key_words(self) -> list[int]:
         return words_of(int(self.noise_key, 16))
 
-    def cohort(self, round_: int, clients: int, size: int, sampling: str) -> list[int]:
-        """The clients of a round, ascending; under Poisson sampling there may be none."""
+    def groups(self, clients: int, groups: int) -> np.ndarray:
+        """(N,) the group of each client, which depends on nothing but the seed and the client's number.
+
+        Of every g clients with consecutive numbers each group has one.
+        """
+        keys = self.generator("groups").random((ceil(clients / groups), groups))
+        return keys.argsort(1).ravel()[:clients]
+
+    def cohort(self, round_: int, clients: int, size: int, sampling: str, groups: int | None = None) -> list[int]:
+        """The clients of a round, ascending; under Poisson sampling there may be none.
+
+        groups: g of cyclic sampling, a group of which is in whole where it has no more than K clients.
+        """
         generator = self.generator("cohort", round_)
         if sampling == "poisson":
             return np.flatnonzero(generator.random(clients) < size / clients).tolist()
+        if sampling == "cyclic":
+            assert groups is not None
+            turn = np.flatnonzero(self.groups(clients, groups) == round_ % groups)
+            return turn[generator.random(turn.size) < size * groups / clients].tolist()
         return sorted(generator.permutation(clients)[:size].tolist())
 
     def reporting(self, round_: int, cohort: list[int], dropout: float) -> list[int]:

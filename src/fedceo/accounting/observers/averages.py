@@ -60,11 +60,19 @@ def accountant_of(averages: Averages) -> str:
 def _sees(question: Question, own_uploads: int) -> list[str]:
     has_shares = question.plan.noise_site is NoiseSite.UPLOADS
     seen = reasons.SEES_AVERAGES
-    if own_uploads:
+    if question.plan.groups is not None:
+        seen = reasons.SEES_TURNS
+    elif own_uploads:
         seen = reasons.KNOWS_OWN_SHARE if has_shares else reasons.KNOWS_OWN_UPDATE
     if has_shares and question.fewest_reports < question.plan.noise_shares:
         return [seen, reasons.fewest_reports(question.fewest_reports)]
     return [seen]
+
+
+def _turns(question: Question) -> str:
+    """Under cyclic sampling, in which rounds a client can be (D17)."""
+    plan = question.plan
+    return "" if plan.groups is None else reasons.turns_of_groups(question.turns, plan.groups, plan.everyone_is_in)
 
 
 def _bound(question: Question, averages: Averages) -> Answer:
@@ -73,8 +81,8 @@ def _bound(question: Question, averages: Averages) -> Answer:
         return _some_were_absent(question, averages)
     if question.plan.everyone_is_in:
         # where a cap ends a client's part, the rounds with the least noise may be the ones before it
-        epsilon = _epsilon_when_in(question, averages, question.plan.participation_cap or question.rounds)
-        return Answer(epsilon, reasons.CLOSED_FORM, reasons.EVERYONE_IS_IN)
+        epsilon = _epsilon_when_in(question, averages, question.plan.participation_cap or question.turns)
+        return Answer(epsilon, reasons.CLOSED_FORM, _turns(question) or reasons.EVERYONE_IS_IN)
     return _capped(question, averages) if question.cap_binds else _amplified(question, averages)
 
 
@@ -107,6 +115,7 @@ def _amplified(question: Question, averages: Averages) -> Answer:
         words = reasons.joined(reasons.KEEPS_ANOTHER_OUT, bound)
     else:
         words = reasons.SIZE_SHOWS if plan.noise_site is NoiseSite.UPLOADS else reasons.SIZES_HIDDEN
+        words = reasons.joined(_turns(question), words)
     return Answer(epsilon, accountant_of(averages), words, plan.sampling)
 
 

@@ -19,5 +19,7 @@ class Paper(View):
 
     def answer(self, question: Question, observer: str) -> Answer:
         plan = question.plan
-        epsilon = plan.rate * math.sqrt(question.rounds * math.log(1 / plan.delta)) / plan.noise_multiplier
+        epsilon = (
+            plan.cohort / plan.clients * math.sqrt(question.rounds * math.log(1 / plan.delta)) / plan.noise_multiplier
+        )
         return Answer(epsilon, reasons.PAPER, reasons.AS_THE_PAPER_SAYS, "poisson")
