@@ -166,8 +166,9 @@ def test_the_workload_is_that_of_what_is_released(release: dict[str, object]) ->
     rounds, momentum = 12, 0.9
     table = {
         "data": {"name": "digits", "clients": 20},
-        "train": {"rounds": rounds, "server_optimizer": "momentum", "server_momentum": momentum},
+        "train": {"rounds": rounds, "server_optimizer": "momentum"},
         "privacy": {"mechanism": "central", "noise_multiplier": 1.0},
+        "method": {"name": "fedavg"},
         "release": release,
     }
     found = workload(parse_experiment(table))
