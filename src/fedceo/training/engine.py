@@ -9,6 +9,7 @@ from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
+from fedceo.training.memory import keep_freed_buffers
 from fedceo.training.work import Trainer
 
 
@@ -68,4 +69,5 @@ def why_no_chain(context: TrainingContext) -> str | None:
 
 def make_trainer(context: TrainingContext, engine: str) -> Trainer:
     """The trainer of an engine, "loop" or "batched"."""
+    keep_freed_buffers()
     return BatchedTrainer(context) if engine == "batched" else LoopTrainer(context)

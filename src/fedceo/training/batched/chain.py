@@ -1,7 +1,8 @@
 """Models that are a chain of linear layers, convolutions, ReLUs, max-pooling and a mask, read off their own code.
 
 The model is traced once with symbols (torch.fx). If all it does is one such chain, its gradients for K clients are
-computed by blocks that know their backward pass; any other model goes through torch.func (functional.py).
+computed by blocks that know their backward pass; any other model goes through torch.func (functional.py). A chain may
+begin by reordering a record's axes, as of images that are stored with channels last.
 """
 
 import operator
@@ -15,18 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass
+from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.losses import clip_factors, cross_entropy
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
+PERMUTES = (torch.permute, "permute")
 PRODUCTS = (operator.mul, torch.mul, "mul")
 CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
 POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 
-Step = tuple[str, str, nn.Module | int | None]
-"""The operation of a node of the trace: kind, name, and the module or size that goes with it."""
+Step = tuple[str, str, nn.Module | int | tuple[int, ...] | None]
+"""The operation of a node of the trace: kind, name, and the module, size or order of axes that goes with it."""
 
 
 class NotAChainError(Exception):
@@ -39,10 +41,12 @@ class Chain:
 
     Attributes:
         blocks: the blocks from input to logits.
+        axes: the order in which the model takes the axes of a record, counted from 0, or None for that of the data.
         cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
+    axes: tuple[int, ...] | None = None
     cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, float], Tensor] = clip_factors
 
@@ -50,7 +54,7 @@ class Chain:
         """The same chain on the kernels of a GPU."""
         from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(blocks.fuse(self.blocks), losses.cross_entropy, losses.clip_factors)
+        return Chain(blocks.fuse(self.blocks), self.axes, losses.cross_entropy, losses.clip_factors)
 
     @property
     def transposed(self) -> frozenset[str]:
@@ -82,27 +86,27 @@ class Chain:
             each.sum_gradients(factors, out)
         return losses
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether all blocks are linear layers, which `descend` needs."""
-        return all(isinstance(block, Linear) for block in self.blocks)
-
     def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
         losses, passes = self._run(weights, batch, mean=True)
         for each in passes:
-            assert isinstance(each, LinearPass)
+            assert isinstance(each, LinearPass | ConvPass), "only blocks without kernels of a GPU"
             each.descend(rate)
         return losses
 
-    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
-        """The (K,) mean losses, and the blocks' passes after forward and backward."""
-        x = batch.x
+    def forward(self, weights: Weights, batch: Batch) -> list[Pass]:
+        """The blocks' passes, the last of which has the logits."""
+        x = batch.x if self.axes is None else batch.x.permute(0, 1, *(2 + axis for axis in self.axes))
         passes: list[Pass] = []
         for block in self.blocks:
             passes.append(block.run(weights, x, batch))
             x = passes[-1].y
-        losses, dy = self.cross_entropy(x, batch, mean)
+        return passes
+
+    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
+        """The (K,) mean losses, and the blocks' passes after forward and backward."""
+        passes = self.forward(weights, batch)
+        losses, dy = self.cross_entropy(passes[-1].y, batch, mean)
         for i in reversed(range(len(passes))):
             dx = passes[i].backward(dy, needs_dx=i > 0)
             dy = dy if dx is None else dx
@@ -120,7 +124,10 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
         graph = fx.symbolic_trace(model).graph
     except Exception as error:  # whatever the model's own code raises when run on symbols
         raise NotAChainError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    chain = Chain(tuple(_blocks(_Steps(list(_steps(model, graph))))))
+    steps = list(_steps(model, graph))
+    axes = steps.pop(0)[2] if steps and steps[0][0] == "permute" else None
+    assert axes is None or isinstance(axes, tuple)
+    chain = Chain(tuple(_blocks(_Steps(steps))), axes)
     names = [name for block in chain.blocks for name in block.names]
     if sorted(names) != sorted(name for name, p in model.named_parameters() if p.requires_grad):
         raise NotAChainError("not every trained parameter appears once")
@@ -164,6 +171,8 @@ def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
         return "relu", node.name, None
     if _flattens(node, module):
         return "flatten", node.name, None
+    if node.target in PERMUTES and (axes := _axes(node)):
+        return "permute", node.name, axes
     if size := _pooled(node, module):
         return "pool", node.name, size
     raise NotAChainError(f"{node.name} is not a linear layer, convolution, ReLU, max-pooling, flatten or mask")
@@ -174,6 +183,15 @@ def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
     if isinstance(module, nn.Flatten):
         return _plain(module, {"start_dim": 1, "end_dim": -1})
     return node.target in FLATTENS and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
+
+
+def _axes(node: fx.Node) -> tuple[int, ...]:
+    """The order into which a permutation puts a record's axes, counted from 0; none if it moves the batch's axis."""
+    given = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
+    if node.kwargs or not isinstance(given, tuple | list) or not all(isinstance(axis, int) for axis in given):
+        return ()
+    axes = tuple(axis % len(given) for axis in given if isinstance(axis, int))
+    return tuple(axis - 1 for axis in axes[1:]) if axes[:1] == (0,) else ()
 
 
 def _pooled(node: fx.Node, module: nn.Module | None) -> int:
@@ -237,10 +255,9 @@ def _check(model: nn.Module, chain: Chain, shape: tuple[int, ...]) -> None:
     x = torch.linspace(-1, 1, 2 * prod(shape), dtype=first.dtype, device=first.device).view(2, *shape)
     batch = Batch(x[None], torch.zeros(1, 2, dtype=torch.int64), torch.tensor([2], device=first.device))
     with torch.no_grad():
-        expected, got = model(x), batch.x
+        expected = model(x)
         try:
-            for block in chain.blocks:
-                got = block.run({name: w[None] for name, w in weights.items()}, got, batch).y
+            got = chain.forward({name: w[None] for name, w in weights.items()}, batch)[-1].y
         except RuntimeError as error:  # shapes that do not fit, as of a linear layer on images that are not flat
             raise NotAChainError(str(error).splitlines()[0]) from None
     if got[0].shape != expected.shape or not torch.allclose(got[0], expected, rtol=1e-3, atol=1e-4):

@@ -27,6 +27,8 @@ from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
 """Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
+CACHE_BYTES = 2**23
+"""Memory of the clients that one thread convolves for at a time on a CPU: beyond its cache it would wait for memory."""
 
 
 class Program(Protocol):
@@ -48,12 +50,13 @@ class BatchedTrainer:
     def __init__(self, context: TrainingContext, most_bytes: int | None = None) -> None:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
-        self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
+        self._has_kernels = has_kernels(context.device, context.dtype)
+        self.captured = CapturedSteps() if self._has_kernels and context.make_ready() else None
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         self.context.model.train()
         workers = self._workers
-        turns = max(min(workers, len(clients)), -(-len(clients) * workers // self._clients_at_once(work)))
+        turns = max(min(workers, len(clients)), -(-len(clients) // self._clients_at_once(work)))
         size = -(-len(clients) // turns)
 
         def part(first: int) -> Trained:
@@ -77,9 +80,14 @@ class BatchedTrainer:
         On a CPU such threads never wait for each other in a convolution, as torch's own do. Steps of linear layers
         alone are so short that they would wait for Python: these are left to torch's threads.
         """
+        return torch.get_num_threads() if self._convolves else 1
+
+    @cached_property
+    def _convolves(self) -> bool:
+        """Whether the blocks' own convolutions run on a CPU; torch.func's are in the model, of which there is one."""
         if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
-            return 1  # torch.func puts weights into the model, of which there is one
-        return torch.get_num_threads() if any(isinstance(block, Conv) for block in self.program.blocks) else 1
+            return False
+        return any(isinstance(block, Conv) for block in self.program.blocks)
 
     @cached_property
     def program(self) -> Program:
@@ -88,7 +96,7 @@ class BatchedTrainer:
             chain = read_chain(self.context.model, self.context.federation.shape)
         except NotAChainError:
             return Functional(self.context.model, self._budget // 8)
-        return chain.fused() if has_kernels(self.context.device, self.context.dtype) else chain
+        return chain.fused() if self._has_kernels else chain
 
     def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         context = self.context
@@ -100,12 +108,12 @@ class BatchedTrainer:
         keys = None if noise is None else noise.keys
         cohort = Cohort.of(starts, context, plans, divisors, work, self.program.transposed, keys)
         program = self.program
-        linear = program if work.is_bare and isinstance(program, Chain) and program.is_linear else None
+        bare = program if work.is_bare and isinstance(program, Chain) and not self._has_kernels else None
 
         def step(cohort: Cohort, number: int) -> None:
             batch = cohort.batch(context)
-            if linear:  # a client that is done has a batch of no records, whose gradient is zero
-                cohort.losses += linear.descend(cohort.named, batch, work.learning_rate)
+            if bare:  # a client that is done has a batch of no records, whose gradient is zero
+                cohort.losses += bare.descend(cohort.named, batch, work.learning_rate)
             else:
                 self._write_gradients(cohort, batch, work)
                 self._take_step(cohort, work, noise, number)
@@ -135,7 +143,7 @@ class BatchedTrainer:
         cohort.weights.copy_(before)
 
     def _take_step(self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int) -> None:
-        if has_kernels(self.context.device, self.context.dtype):
+        if self._has_kernels:
             from fedceo.training.cuda import step
 
             step.take_step(cohort, work)  # its noise is a function of the cohort's keys and step
@@ -151,13 +159,16 @@ class BatchedTrainer:
         return CPU_BYTES
 
     def _clients_at_once(self, work: Work) -> int:
-        """As many clients as fit in the budget, by what autograd would keep for a record and what a step needs."""
+        """As many clients as one thread's memory holds, by what autograd would keep for a record and a step needs."""
+        most = self._budget // self._workers
+        if self._convolves:
+            most = min(most, CACHE_BYTES)
         model = self.context.model
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
         a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
         records = min(work.batch_size, int(self.context.federation.sizes.max()))
-        return max(1, self._budget // (5 * size + 2 * records * a_record))
+        return max(1, most // (5 * size + 2 * records * a_record))
 
     @cached_property
     def _kept_for_a_record(self) -> int:
