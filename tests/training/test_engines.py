@@ -147,7 +147,7 @@ def test_a_proximal_term_holds_clients_back(trainer: type[LoopTrainer] | type[Ba
         return {name: trained.weights[name] - w for name, w in begin.items()}
 
     first, second, held = moved(1, 0.0), moved(2, 0.0), moved(2, 3.0)
-    assert difference(moved(1, 3.0), first) == 0
+    assert difference(moved(1, 3.0), first) < 1e-7  # a step without terms rounds otherwise
     for name in begin:
         assert torch.allclose(held[name], second[name] - 0.1 * 3.0 * first[name], atol=1e-6)
 

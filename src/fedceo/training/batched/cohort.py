@@ -97,7 +97,9 @@ class Cohort:
         """
         clients, shapes = len(plans), {name: w.shape[1:] for name, w in starts.items()}
         size = sum(map(prod, shapes.values()))
-        weights = torch.zeros(clients, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        weights = torch.empty(clients, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        gradients = torch.empty_like(weights)  # a step writes all of them but the zeros at the end of each row
+        weights[:, size:], gradients[:, size:] = 0, 0
         for name, view in named_views(weights, shapes, transposed).items():
             view.copy_(starts[name])
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
@@ -110,7 +112,7 @@ class Cohort:
             transposed=transposed,
             size=size,
             weights=weights,
-            gradients=torch.zeros_like(weights),
+            gradients=gradients,
             momenta=torch.zeros_like(weights) if work.momentum else None,
             starts=weights.clone() if needs_starts(work) else None,
             noised=torch.zeros_like(weights) if work.ascent and work.record else None,
@@ -146,9 +148,6 @@ class Cohort:
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
-    def result(self) -> dict[str, Tensor]:
-        """The trained weights, name -> (K, ...), in memory of their own."""
-        return {name: w.clone(memory_format=torch.contiguous_format) for name, w in self.named.items()}
 
 
 def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:

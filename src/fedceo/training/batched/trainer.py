@@ -58,20 +58,24 @@ class BatchedTrainer:
         workers = self._workers
         turns = max(min(workers, len(clients)), -(-len(clients) // self._clients_at_once(work)))
         size = -(-len(clients) // turns)
+        device, dtype = self.context.device, self.context.dtype
+        weights = {name: torch.empty(w.shape, dtype=dtype, device=device) for name, w in starts.items()}
 
-        def part(first: int) -> Trained:
-            some = {name: w[first : first + size] for name, w in starts.items()}
-            return self._train(some, clients[first : first + size], round_, work)
+        def part(first: int) -> Tensor:
+            here = slice(first, first + size)
+            cohort = self._train({name: w[here] for name, w in starts.items()}, clients[here], round_, work)
+            for name, w in cohort.named.items():
+                weights[name][here] = w
+            return cohort.losses / cohort.steps
 
         begins = range(0, len(clients), size)
         if workers == 1:
-            parts = [part(first) for first in begins]
+            losses = [part(first) for first in begins]
         else:
             self.context.make_ready()  # once, not once a thread
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(part, begins))
-        weights = {name: torch.cat([part.weights[name] for part in parts]) for name in starts}
-        return Trained(weights, torch.cat([part.losses for part in parts]))
+                losses = list(pool.map(part, begins))
+        return Trained(weights, torch.cat(losses))
 
     @cached_property
     def _workers(self) -> int:
@@ -98,7 +102,8 @@ class BatchedTrainer:
             return Functional(self.context.model, self._budget // 8)
         return chain.fused() if self._has_kernels else chain
 
-    def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+    def _train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Cohort:
+        """The cohort of these clients after the round."""
         context = self.context
         plans = [context.plan(client, round_, work) for client in clients]
         noise = None
@@ -124,7 +129,7 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return Trained(cohort.result(), cohort.losses / cohort.steps)
+        return cohort
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> None:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses."""
