@@ -35,6 +35,7 @@ class Pass(Protocol):
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         """Write the sum over records of gradient times factor, (K, B); without factors each counts once."""
 
+
 class Block(Protocol):
     """One block of a chain."""
 
@@ -102,7 +103,7 @@ class LinearPass:
 
 
 def weighted_sum(factors: Tensor, each: Tensor) -> Tensor:
-    """(K, n) sums over the records of (K, B) factors times (K, B, n) gradients, which may be NaN where the factor is 0."""
+    """(K, n) sums over records of (K, B) factors times (K, B, n) gradients, which may be NaN where the factor is 0."""
     found = torch.bmm(factors[:, None], each)[:, 0]
     if found.device.type == "cpu" and bool(torch.isfinite(found.sum())):  # asking is cheap here, copying is not
         return found
@@ -147,7 +148,16 @@ def squares_by_position(x: Tensor, g: Tensor, block: "Conv") -> Tensor:
         (count**2, width * (count + 1), count + 1, down * width * count, right * count, down * width, right),
     )
     inputs = each.sum((1, 2)).view(len(x), rows * columns, rows * columns) + float(block.bias is not None)
-    outputs = torch.bmm(g.mT, g)
+    return squares_of_sums(inputs, torch.bmm(g.mT, g), unit)
+
+
+def squares_of_sums(inputs: Tensor, outputs: Tensor, unit: float) -> Tensor:
+    """(P,) squared norms of sum_t g_t u_t^T, with room for the rounding of their sums.
+
+    Args:
+        inputs, outputs: (P, T, T) inner products of the u_t, and of the g_t, in float64.
+        unit: of rounding, in the precision that the gradients are summed in.
+    """
     norms = (inputs * outputs).sum((1, 2)).clamp_min(0).sqrt()
     sizes = (inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
     return (norms + SLACK * unit * sizes).square()

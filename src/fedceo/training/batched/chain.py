@@ -1,8 +1,8 @@
-"""Models that are a chain of linear layers, convolutions, ReLUs, max-pooling and a mask, read off their own code.
+"""Models that are a chain of linear, convolutional and LSTM layers, ReLUs, max-pooling and a mask, read off their code.
 
 The model is traced once with symbols (torch.fx). If all it does is one such chain, its gradients for K clients are
 computed by blocks that know their backward pass; any other model goes through torch.func (functional.py). A chain may
-begin by reordering a record's axes, as of images that are stored with channels last.
+begin by what has no parameters: a table of tokens, or another order of axes, as of images stored with channels last.
 """
 
 import operator
@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.losses import clip_factors, cross_entropy
+from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
@@ -27,8 +29,9 @@ PRODUCTS = (operator.mul, torch.mul, "mul")
 CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
 POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 
-Step = tuple[str, str, nn.Module | int | tuple[int, ...] | None]
-"""The operation of a node of the trace: kind, name, and the module, size or order of axes that goes with it."""
+Entry = Callable[[Tensor], Tensor]
+Step = tuple[str, str, nn.Module | int | Entry | None]
+"""The operation of a node of the trace: kind, name, and the module, size or function that goes with it."""
 
 
 class NotAChainError(Exception):
@@ -41,12 +44,12 @@ class Chain:
 
     Attributes:
         blocks: the blocks from input to logits.
-        axes: the order in which the model takes the axes of a record, counted from 0, or None for that of the data.
+        entry: the function of (K, B, ...) records that the first block takes the result of, or None for themselves.
         cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
-    axes: tuple[int, ...] | None = None
+    entry: Entry | None = None
     cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, float], Tensor] = clip_factors
 
@@ -54,7 +57,7 @@ class Chain:
         """The same chain on the kernels of a GPU."""
         from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(blocks.fuse(self.blocks), self.axes, losses.cross_entropy, losses.clip_factors)
+        return Chain(blocks.fuse(self.blocks), self.entry, losses.cross_entropy, losses.clip_factors)
 
     @property
     def transposed(self) -> frozenset[str]:
@@ -90,13 +93,13 @@ class Chain:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
         losses, passes = self._run(weights, batch, mean=True)
         for each in passes:
-            assert isinstance(each, LinearPass | ConvPass), "only blocks without kernels of a GPU"
+            assert isinstance(each, LinearPass | ConvPass | RecurrentPass), "only blocks without kernels of a GPU"
             each.descend(rate)
         return losses
 
     def forward(self, weights: Weights, batch: Batch) -> list[Pass]:
         """The blocks' passes, the last of which has the logits."""
-        x = batch.x if self.axes is None else batch.x.permute(0, 1, *(2 + axis for axis in self.axes))
+        x = batch.x if self.entry is None else self.entry(batch.x)
         passes: list[Pass] = []
         for block in self.blocks:
             passes.append(block.run(weights, x, batch))
@@ -121,18 +124,24 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
     """
     model.train()
     try:
-        graph = fx.symbolic_trace(model).graph
+        graph = _Tracer().trace(model)
     except Exception as error:  # whatever the model's own code raises when run on symbols
         raise NotAChainError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     steps = list(_steps(model, graph))
-    axes = steps.pop(0)[2] if steps and steps[0][0] == "permute" else None
-    assert axes is None or isinstance(axes, tuple)
-    chain = Chain(tuple(_blocks(_Steps(steps))), axes)
+    entry = steps.pop(0)[2] if steps and steps[0][0] == "entry" else None
+    chain = Chain(tuple(_blocks(_Steps(steps))), entry)  # type: ignore[arg-type]
     names = [name for block in chain.blocks for name in block.names]
     if sorted(names) != sorted(name for name, p in model.named_parameters() if p.requires_grad):
         raise NotAChainError("not every trained parameter appears once")
     _check(model, chain, shape)
     return chain
+
+
+class _Tracer(fx.Tracer):
+    """A tracer that does not look into the parts of models/lstm.py, whose blocks know them."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Layer | AtLast | Embedding) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
@@ -150,6 +159,8 @@ def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
                 raise NotAChainError("more than one way through")
             return
         takes = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        if node.op == "call_module" and isinstance(model.get_submodule(str(node.target)), AtLast):
+            takes = [arg for arg in takes if arg is not inputs[0]]  # the tokens, by which it finds the last one
         if before not in takes or any(arg is not before and arg is not mask for arg in takes):
             raise NotAChainError(f"{node.name} takes more than what came before")
         yield _step(model, node, masked=mask in takes)
@@ -171,11 +182,19 @@ def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
         return "relu", node.name, None
     if _flattens(node, module):
         return "flatten", node.name, None
+    if isinstance(module, Layer):
+        return "lstm", str(node.target), module
+    if isinstance(module, AtLast):
+        return "last", node.name, None
+    if isinstance(module, Embedding):
+        return "entry", node.name, module
     if node.target in PERMUTES and (axes := _axes(node)):
-        return "permute", node.name, axes
+        return "entry", node.name, lambda x: x.permute(0, 1, *axes)
     if size := _pooled(node, module):
         return "pool", node.name, size
-    raise NotAChainError(f"{node.name} is not a linear layer, convolution, ReLU, max-pooling, flatten or mask")
+    raise NotAChainError(
+        f"{node.name} is not a linear, convolutional or LSTM layer, ReLU, max-pooling, flatten or mask"
+    )
 
 
 def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
@@ -186,12 +205,12 @@ def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
 
 
 def _axes(node: fx.Node) -> tuple[int, ...]:
-    """The order into which a permutation puts a record's axes, counted from 0; none if it moves the batch's axis."""
+    """The order into which a permutation puts a record's axes, counted from 2; none if it moves the batch's axis."""
     given = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
     if node.kwargs or not isinstance(given, tuple | list) or not all(isinstance(axis, int) for axis in given):
         return ()
     axes = tuple(axis % len(given) for axis in given if isinstance(axis, int))
-    return tuple(axis - 1 for axis in axes[1:]) if axes[:1] == (0,) else ()
+    return tuple(axis + 1 for axis in axes[1:]) if axes[:1] == (0,) else ()
 
 
 def _pooled(node: fx.Node, module: nn.Module | None) -> int:
@@ -237,6 +256,8 @@ def _blocks(steps: _Steps) -> Iterator[Block]:
             relu = steps.take("relu")
             masked = steps.take("mask")
             yield Linear(f"{name}.weight", bias, masked, relu or steps.take("relu"))
+        elif isinstance(module, Layer):
+            yield Recurrent(name, at_last=steps.take("last"))
         elif isinstance(module, nn.Conv2d):
             relu, pool = steps.take("relu"), 1
             if steps.steps and steps.steps[0][0] == "pool":

@@ -149,7 +149,6 @@ class Cohort:
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
 
-
 def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:
     """Views of a (K, row) matrix: name -> (K, ...)."""
     views, first = {}, 0
