@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -82,9 +83,9 @@ def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
         assert difference(loop.weights, begin) > 1e-3, "something was learnt"
 
 
-@pytest.mark.parametrize("which", ["with biases", "without", "with dropout"])
+@pytest.mark.parametrize("which", ["with biases", "without", "with dropout", "convolution"])
 def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: str) -> None:
-    """Plain SGD on linear layers; the smallest client is done long before the others, and must stay where it is."""
+    """Plain SGD; the smallest client is done long before the others, and must stay where it is."""
     torch.manual_seed(0)
     biases = which == "with biases"
     model: nn.Module = nn.Sequential(
@@ -92,6 +93,8 @@ def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: st
     ).double()
     if which == "with dropout":
         model = models()["mlp"].double()
+    elif which == "convolution":
+        model = models()["conv"].double()
     begin, work = starts(model, 3), Work(5, 4, 0.1)
     here = context(model, torch.float64)
     loop, batch = (trainer(here).train(begin, [0, 2, 3], 2, work) for trainer in (LoopTrainer, BatchedTrainer))
@@ -109,6 +112,20 @@ def test_loop_and_batch_agree_on_lenet(record: RecordPrivacy | None) -> None:
     begin, work = starts(model, 2), Work(2, 4, 0.1, record=record)
     loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
     assert difference(loop.weights, batch.weights) <= 1e-8
+    assert difference(loop.weights, begin) > 1e-3
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_loop_and_batch_agree_on_an_lstm(record: RecordPrivacy | None) -> None:
+    """Texts of several lengths; clients of two sizes."""
+    data = federation((9, 5), shape=(6,), classes=2)
+    tokens = (1 + data.x.abs() * 1000).int() * (torch.arange(6) < 1 + torch.arange(len(data.x))[:, None] % 6)
+    model = build_model("lstm", (6,), 2, seed=0).double()
+    here = TrainingContext(model, replace(data, x=tokens), Schedule(5), torch.device("cpu"), torch.float64)
+    begin, work = starts(model, 2), Work(2, 4, 0.5, record=record)
+    loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
+    assert difference(loop.weights, batch.weights) <= 1e-10
+    assert torch.allclose(loop.losses, batch.losses, atol=1e-10)
     assert difference(loop.weights, begin) > 1e-3
 
 
