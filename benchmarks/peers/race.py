@@ -89,7 +89,7 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
 
 
 def start(contender: Contender, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Run a contender; when its rounds ended, counted from its start, and its final weights."""
+    """Run a contender; when its rounds ended, counted from its start, the system's share, and its final weights."""
     out = folder / "result.json"
     command = contender.command(folder, out)
     environment = os.environ | {
@@ -99,11 +99,12 @@ def start(contender: Contender, folder: Path) -> tuple[dict[str, Any], dict[str,
         "RAY_USAGE_STATS_ENABLED": "0",
         "FLWR_HOME": str(folder),
     }
-    begin = time.time()
+    begin, before = time.time(), os.times()
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     if done.returncode or not out.exists():
         raise RuntimeError(f"{contender.label} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    about = json.loads(out.read_text())
+    user, system = (getattr(os.times(), key) - getattr(before, key) for key in ("children_user", "children_system"))
+    about = json.loads(out.read_text()) | {"system": system / (user + system)}
     out.unlink()
     with np.load(out.with_suffix(".npz")) as weights:
         return about | {"ends": [end - begin for end in about["ends"]]}, dict(weights)
@@ -160,6 +161,7 @@ def summarise(
         "threads": contender.threads,
         "startup_s": statistics.median(startup),
         "client_ms": statistics.median(each),
+        "system": statistics.median(result["system"] for result in results),
         "difference": difference,
         "versions": results[0]["versions"],
         "runs": {"startup_s": startup, "client_ms": each},
