@@ -28,7 +28,9 @@ from fedceo.training.work import Trained, Work
 CPU_BYTES = 2**30
 """Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
 CACHE_BYTES = 2**23
-"""Memory of the clients that one thread convolves for at a time on a CPU: beyond its cache it would wait for memory."""
+"""Memory of the clients that one thread trains at a time on a CPU: beyond its cache it would wait for memory."""
+WORTH_A_THREAD = 2**23
+"""Multiplications in a pass over the cohort's batches from which threads gain more than they wait for Python."""
 
 
 class Program(Protocol):
@@ -55,8 +57,8 @@ class BatchedTrainer:
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         self.context.model.train()
-        workers = self._workers
-        turns = max(min(workers, len(clients)), -(-len(clients) // self._clients_at_once(work)))
+        workers = self._workers(len(clients), work)
+        turns = max(min(workers or 1, len(clients)), -(-len(clients) // self._clients_at_once(work, workers)))
         size = -(-len(clients) // turns)
         device, dtype = self.context.device, self.context.dtype
         weights = {name: torch.empty(w.shape, dtype=dtype, device=device) for name, w in starts.items()}
@@ -69,7 +71,7 @@ class BatchedTrainer:
             return cohort.losses / cohort.steps
 
         begins = range(0, len(clients), size)
-        if workers == 1:
+        if workers is None:
             losses = [part(first) for first in begins]
         else:
             self.context.make_ready()  # once, not once a thread
@@ -77,21 +79,24 @@ class BatchedTrainer:
                 losses = list(pool.map(part, begins))
         return Trained(weights, torch.cat(losses))
 
-    @cached_property
-    def _workers(self) -> int:
-        """The number of threads that train some of the clients each.
+    def _workers(self, clients: int, work: Work) -> int | None:
+        """The number of threads that train some of the clients each, with one thread of torch's in each of them.
 
-        On a CPU such threads never wait for each other in a convolution, as torch's own do. Steps of linear layers
-        alone are so short that they would wait for Python: these are left to torch's threads.
+        On a CPU such threads never wait for each other in a product, as torch's own do, which burns a hundred times the
+        product where anything else is running. Steps so short that they would wait for Python are taken by one thread.
+
+        Returns:
+            The number, or None where torch's own threads remain: on a GPU, where torch.func puts weights into the
+            model, of which there is one, and for one client, where it has no convolution.
         """
-        return torch.get_num_threads() if self._convolves else 1
-
-    @cached_property
-    def _convolves(self) -> bool:
-        """Whether the blocks' own convolutions run on a CPU; torch.func's are in the model, of which there is one."""
         if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
-            return False
-        return any(isinstance(block, Conv) for block in self.program.blocks)
+            return None
+        convolves = any(isinstance(block, Conv) for block in self.program.blocks)
+        if clients == 1 and not convolves:
+            return None
+        records = min(work.batch_size, int(self.context.federation.sizes.max()))
+        products = clients * records * sum(p.numel() for p in self.context.model.parameters())
+        return torch.get_num_threads() if convolves or products >= WORTH_A_THREAD else 1
 
     @cached_property
     def program(self) -> Program:
@@ -163,11 +168,9 @@ class BatchedTrainer:
             return torch.cuda.mem_get_info(self.context.device)[0] // 4
         return CPU_BYTES
 
-    def _clients_at_once(self, work: Work) -> int:
+    def _clients_at_once(self, work: Work, workers: int | None) -> int:
         """As many clients as one thread's memory holds, by what autograd would keep for a record and a step needs."""
-        most = self._budget // self._workers
-        if self._convolves:
-            most = min(most, CACHE_BYTES)
+        most = self._budget if workers is None else min(self._budget // workers, CACHE_BYTES)
         model = self.context.model
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
