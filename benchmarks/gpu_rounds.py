@@ -25,10 +25,12 @@ from fedceo.models import build_model
 from fedceo.simulation.rounds import Simulation
 
 CLIENTS = 100
-CIFAR = ("lenet5", (3, 32, 32), 400, 10)
-ALEXNET = ("alexnet", (3, 32, 32), 400, 10)
-EMNIST = ("mlp", (1, 28, 28), 1000, 37)
-SENT140 = ("lstm", (25,), 400, 2)
+Setting = tuple[str, tuple[int, ...], int, int]
+"""Model, shape of a record, records of a client, classes."""
+CIFAR: Setting = ("lenet5", (3, 32, 32), 400, 10)
+ALEXNET: Setting = ("alexnet", (3, 32, 32), 400, 10)
+EMNIST: Setting = ("mlp", (1, 28, 28), 1000, 37)
+SENT140: Setting = ("lstm", (25,), 400, 2)
 ROWS = {
     "LeNet-5, record": (CIFAR, "record", 0.25),
     "LeNet-5, distributed": (CIFAR, "distributed", 0.2),
@@ -38,8 +40,6 @@ ROWS = {
     "LSTM, record": (SENT140, "record", 0.5),
 }
 """Name -> what, mechanism, seconds a round that are aimed at."""
-
-Setting = tuple[str, tuple[int, ...], int, int]
 
 
 def make_data(setting: Setting) -> Federation:

@@ -176,8 +176,8 @@ def test_norms_over_tokens_are_never_too_small(seed: int, digits: float) -> None
     u, g = torch.randn(3, 1, 5, generator=rng).expand(-1, 6, -1), torch.randn(3, 6, 7, generator=rng)
     g[:, 1::2] = -g[:, ::2] * (1 + 10**-digits)
     formed = torch.bmm(g.mT, u).double().square().sum((1, 2))
-    products = [torch.bmm(each.double(), each.double().mT) for each in (u, g)]
-    found = squares_of_sums(*products, torch.finfo(torch.float32).eps)
+    inputs, outputs = (torch.bmm(each.double(), each.double().mT) for each in (u, g))
+    found = squares_of_sums(inputs, outputs, torch.finfo(torch.float32).eps)
     sizes = (u.norm(dim=2) * g.norm(dim=2)).sum(1)
     assert (found >= formed).all()
     assert (found.sqrt() <= formed.sqrt() + 4e-6 * sizes).all()

@@ -46,11 +46,13 @@ class RecurrentPass:
 
     def __init__(self, block: Recurrent, weights: Weights, x: Tensor, tokens: Tensor) -> None:
         self.parameters = [weights[name] for name in block.names]
-        self.block, (given, recurrent, *biases) = block, self.parameters
+        self.block, (given, recurrent, one_bias, other_bias) = block, self.parameters
         clients, slots, length, _ = x.shape
         units = recurrent.shape[2]
         self.x = x.transpose(1, 2).flatten(1, 2)  # (K, L * B, width)
-        self.gates = torch.baddbmm(sum(biases)[:, None], self.x, given.mT).view(clients, length, slots, 4 * units)
+        self.gates = torch.baddbmm((one_bias + other_bias)[:, None], self.x, given.mT).view(
+            clients, length, slots, 4 * units
+        )
         self.cells, self.states = self.gates.new_zeros(2, clients, length + 1, slots, units)
         self.bounded = torch.empty_like(self.cells[:, 1:])  # tanh of the cells
         for t in range(length):

@@ -58,25 +58,26 @@ class BatchedTrainer:
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         self.context.model.train()
         workers = self._workers(len(clients), work)
-        turns = max(min(workers or 1, len(clients)), -(-len(clients) // self._clients_at_once(work, workers)))
-        size = -(-len(clients) // turns)
+        most = self._clients_at_once(work, workers)
+        # threads take what as many Ray workers would, so that the same clients are in one batch
+        each = -(-len(clients) // (workers or 1))
+        places = [here for share in cut(range(len(clients)), each) for here in cut(share, most)]
         device, dtype = self.context.device, self.context.dtype
         weights = {name: torch.empty(w.shape, dtype=dtype, device=device) for name, w in starts.items()}
 
-        def part(first: int) -> Tensor:
-            here = slice(first, first + size)
+        def part(places: range) -> Tensor:
+            here = slice(places.start, places.stop)
             cohort = self._train({name: w[here] for name, w in starts.items()}, clients[here], round_, work)
             for name, w in cohort.named.items():
                 weights[name][here] = w
             return cohort.losses / cohort.steps
 
-        begins = range(0, len(clients), size)
         if workers is None:
-            losses = [part(first) for first in begins]
+            losses = [part(some) for some in places]
         else:
             self.context.make_ready()  # once, not once a thread
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                losses = list(pool.map(part, begins))
+                losses = list(pool.map(part, places))
         return Trained(weights, torch.cat(losses))
 
     def _workers(self, clients: int, work: Work) -> int | None:
@@ -193,6 +194,12 @@ class BatchedTrainer:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             self.context.model(first.new_zeros(1, *self.context.federation.shape))
         return sum(kept)
+
+
+def cut(places: range, most: int) -> list[range]:
+    """The places in as few parts as hold at most so many, of equal sizes but for the last."""
+    size = -(-len(places) // -(-len(places) // most))
+    return [places[first : first + size] for first in range(0, len(places), size)]
 
 
 @contextmanager
