@@ -1,9 +1,8 @@
 """Loop and batch give the same answer on the same Schedule; the loop is plain SGD; the rule that chooses."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
-from fedceo.tensors.weights import Weights
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
@@ -21,21 +19,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.small_federation import SIZES, SmallConv, federation
-
-
-def context(model: nn.Module, dtype: torch.dtype = torch.float32) -> TrainingContext:
-    return TrainingContext(model.to(dtype), federation(), Schedule(5), torch.device("cpu"), dtype)
-
-
-class Normed(nn.Module):
-    """No chain of layers that blocks know: goes through torch.func."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Linear(36, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.norm(self.conv(x))).flatten(1))
+from tests.support.trainers import RECORD, Normed, context, difference, models, starts
 
 
 class Branching(nn.Module):
@@ -47,24 +31,6 @@ class Branching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(x.flatten(1)) if x.sum() > 0 else -self.out(x.flatten(1))
-
-
-def models() -> dict[str, nn.Module]:
-    torch.manual_seed(0)
-    return {"mlp": build_model("mlp", (1, 4, 4), 3, seed=0), "conv": SmallConv(), "generic": Normed()}
-
-
-def starts(model: nn.Module, clients: int) -> dict[str, torch.Tensor]:
-    """Different for every client, so that a mix-up shows."""
-    torch.manual_seed(3)
-    return {name: w + 0.01 * torch.randn(clients, *w.shape, dtype=w.dtype) for name, w in parameters_of(model).items()}
-
-
-def difference(a: Weights, b: Weights) -> float:
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-RECORD = RecordPrivacy(clip=0.5, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
@@ -262,50 +228,3 @@ def test_a_model_that_cannot_be_batched_is_named(model: nn.Module, reason: str) 
     assert reason in (why_not_batched(context(model)) or "")
     with pytest.raises(UsageError, match=rf"train.engine: the model cannot be batched \(.*{reason}"):
         choose_engine(context(model), "batched")
-
-
-@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
-def test_threads_change_nothing_and_are_given_back(record: RecordPrivacy | None) -> None:
-    model = models()["conv"]
-    begin, work, before = starts(model, 4), Work(2, 4, 0.1, record=record), torch.get_num_threads()
-    trained = []
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        try:
-            trained.append(BatchedTrainer(context(model)).train(begin, [0, 1, 2, 3], 1, work))
-            assert torch.get_num_threads() == threads
-        finally:
-            torch.set_num_threads(before)
-    assert difference(trained[0].weights, trained[1].weights) < 1e-6
-    assert torch.allclose(trained[0].losses, trained[1].losses)
-
-
-class Witness(nn.Module):
-    """Writes down in which threads it runs and how many threads a product may take there."""
-
-    seen: ClassVar[set[tuple[int, int]]] = set()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        Witness.seen.add((threading.get_ident(), torch.get_num_threads()))
-        return self.out(x.flatten(1))
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_loop_takes_no_more_threads_than_torch_was_given(threads: int) -> None:
-    model, before = Witness(), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        trainer = LoopTrainer(context(model))
-        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))  # asks the model what it draws, too
-        Witness.seen.clear()
-        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    here = threading.get_ident()
-    assert {inside for _, inside in Witness.seen} == {1}
-    assert len(Witness.seen) <= threads and (here in {thread for thread, _ in Witness.seen}) == (threads == 1)
