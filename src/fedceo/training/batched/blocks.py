@@ -206,21 +206,24 @@ class ConvPass:
         biases = [None] * len(weight) if bias is None else list(bias)
         each = zip(self.x.chunk(len(weight)), weight, biases, strict=True)
         z = joined([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
-        self.z = z.relu_() if block.relu else z
         self.forms = block.forms_gradients(self.x.shape[1:], z.shape[1:])
-        y = self.z
+        y = self.z = z
         if block.pool > 1:
-            y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
+            y, self.winners = F.max_pool2d(z, block.pool, return_indices=True)
+        if block.relu:  # it commutes with pooling, after which there is less of it to do
+            y.relu_()
         self.y = y.unflatten(0, x.shape[:2])
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         block, pool = self.block, [self.block.pool] * 2
         dy = channels_last(dy.view(self.y.shape).flatten(0, 1))
+        if block.relu:
+            dy = torch.ops.aten.threshold_backward(dy, self.y.flatten(0, 1), 0)
         if block.pool > 1:
             dy = torch.ops.aten.max_pool2d_with_indices_backward(
                 dy, self.z, pool, pool, [0, 0], [1, 1], False, self.winners
             )
-        self.g = torch.ops.aten.threshold_backward(dy, self.z, 0) if block.relu else dy
+        self.g = dy
         if not needs_dx:
             return None
         return joined([found[0] for found in self._backward([True, False, False])]).view(self.shape)
