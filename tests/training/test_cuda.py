@@ -277,3 +277,16 @@ def test_tf32_is_near() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert 0 < apart(exact, rounded, begin) < 0.2
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_an_lstm_is_captured_and_agrees_with_the_loop(record: RecordPrivacy | None) -> None:
+    data = federation((40, 17, 64), (9,), classes=2)
+    tokens = (1 + data.x.abs() * 1000).int() * (torch.arange(9) < 1 + torch.arange(len(data.x))[:, None] % 9)
+    model = build_model("lstm", (9,), 2, seed=0).cuda()
+    here = TrainingContext(model, replace(data, x=tokens), Schedule(5), torch.device("cuda"), torch.float32)
+    begin, work = starts(model, 3), Work(2, 16, 0.5, record=record)
+    loop, trainer = LoopTrainer(here).train(begin, [0, 1, 2], 1, work), BatchedTrainer(here)
+    batch = trainer.train(begin, [0, 1, 2], 1, work)
+    assert isinstance(trainer.program, Chain) and trainer.captured and trainer.captured.why_not is None
+    assert apart(loop.weights, batch.weights, begin) < 1e-4

@@ -104,9 +104,10 @@ class LinearPass:
 
 def weighted_sum(factors: Tensor, each: Tensor) -> Tensor:
     """(K, n) sums over records of (K, B) factors times (K, B, n) gradients, which may be NaN where the factor is 0."""
-    found = torch.bmm(factors[:, None], each)[:, 0]
-    if found.device.type == "cpu" and bool(torch.isfinite(found.sum())):  # asking is cheap here, copying is not
-        return found
+    if each.device.type == "cpu":  # asking is cheap here, copying is not
+        found = torch.bmm(factors[:, None], each)[:, 0]
+        if bool(torch.isfinite(found.sum())):
+            return found
     return torch.bmm(factors[:, None], torch.where(factors[..., None] > 0, each, 0.0))[:, 0]
 
 
