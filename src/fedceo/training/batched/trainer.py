@@ -27,8 +27,11 @@ from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
 """Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
-CACHE_BYTES = 2**23
-"""Memory of the clients that one thread trains at a time on a CPU: beyond its cache it would wait for memory."""
+CACHE_BYTES = 2**25
+"""Memory of the clients that one thread trains at a time on a CPU: beyond its cache it would wait for memory.
+
+The estimate that it bounds is some three times what a chain really touches; the power of two with the least CPU time.
+"""
 WORTH_A_THREAD = 2**23
 """Multiplications in a pass over the cohort's batches from which threads gain more than they wait for Python."""
 
