@@ -25,26 +25,31 @@ from fedceo.models import build_model
 from fedceo.simulation.rounds import Simulation
 
 CLIENTS = 100
-CIFAR = ("lenet5", (3, 32, 32), 400, 10)
-ALEXNET = ("alexnet", (3, 32, 32), 400, 10)
-EMNIST = ("mlp", (1, 28, 28), 1000, 37)
+Setting = tuple[str, tuple[int, ...], int, int]
+"""Model, shape of a record, records of a client, classes."""
+CIFAR: Setting = ("lenet5", (3, 32, 32), 400, 10)
+ALEXNET: Setting = ("alexnet", (3, 32, 32), 400, 10)
+EMNIST: Setting = ("mlp", (1, 28, 28), 1000, 37)
+SENT140: Setting = ("lstm", (25,), 400, 2)
 ROWS = {
     "LeNet-5, record": (CIFAR, "record", 0.25),
     "LeNet-5, distributed": (CIFAR, "distributed", 0.2),
     "MLP, distributed": (EMNIST, "distributed", 0.08),
     "MLP, record": (EMNIST, "record", None),
     "AlexNet, record": (ALEXNET, "record", 0.5),
+    "LSTM, record": (SENT140, "record", 0.5),
 }
 """Name -> what, mechanism, seconds a round that are aimed at."""
 
-Setting = tuple[str, tuple[int, ...], int, int]
-
 
 def make_data(setting: Setting) -> Federation:
-    _, shape, records, classes = setting
+    model, shape, records, classes = setting
     rng = torch.Generator().manual_seed(0)
     total = CLIENTS * records
-    x = torch.randint(256, (total + 10_000, *shape), generator=rng, dtype=torch.uint8)
+    if model == "lstm":
+        x = torch.randint(1, 10_001, (total + 10_000, *shape), generator=rng, dtype=torch.int32)
+    else:
+        x = torch.randint(256, (total + 10_000, *shape), generator=rng, dtype=torch.uint8)
     y = torch.randint(classes, (total + 10_000,), generator=rng)
     none = torch.empty(0, dtype=torch.int64)
     train = list(torch.arange(total).view(CLIENTS, records))
@@ -93,7 +98,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
     options = parser.parse_args()
 
-    data = {setting: make_data(setting) for setting in (CIFAR, ALEXNET, EMNIST)}
+    data = {setting: make_data(setting) for setting in (CIFAR, ALEXNET, EMNIST, SENT140)}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; seconds a round, median of {options.rounds}")
     print(f"{'':<24}{'aim':>8}{'TF32':>10}{'float32':>10}{'first':>10}")
     rows: list[dict[str, Any]] = []

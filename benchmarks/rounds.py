@@ -10,6 +10,10 @@ With --peers also, each in a process and an environment of its own that is made 
 setting against that loop, pfl and Flower; LeNet-5 with DP-SGD inside local training against the loop with Opacus.
 Everybody gets the same records, cohorts, batches and start weights, and must end with the same weights. Medians over
 runs, start-up apart. Beside FILE.json lies a picture, FILE.png.
+
+"peak" is the share of the cores' floating-point rate that a contender reaches: the operations of its products over its
+time, against one large product of matrices on all cores, measured at the beginning of the same run. "system" is the
+share of the system in the CPU time of the contender's process, start-up included.
 """
 
 import argparse
@@ -23,7 +27,9 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from peers.race import CNN, RECORD, race
+from peers.work import build
 from report import RESULTS, write
+from roofline import operations, peak
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -121,9 +127,9 @@ def mlp_rows(rounds: int) -> list[dict[str, Any]]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """One table; "against ours" says how many times longer a contender takes than the first of its setting."""
-    heads = f"{'steady, ms per':>15}{'':>9}{'start-up,':>11}{'':>9}{'weights':>10}"
+    heads = f"{'steady, ms per':>15}{'':>9}{'':>7}{'start-up,':>11}{'':>9}{'weights':>10}{'':>8}"
     print(f"\n{'':<18}{'':<24}{'processes':>10}{heads}")
-    heads = f"{'client-round':>15}{'vs ours':>9}{'s':>11}{'vs ours':>9}{'differ by':>10}"
+    heads = f"{'client-round':>15}{'vs ours':>9}{'peak':>7}{'s':>11}{'vs ours':>9}{'differ by':>10}{'system':>8}"
     print(f"{'setting':<18}{'contender':<24}{'x threads':>10}{heads}")
     ours: dict[str, Any] = {}
     for row in rows:
@@ -131,9 +137,10 @@ def show(rows: list[dict[str, Any]]) -> None:
             ours = row
         where = f"{row['processes']}x{row['threads']}"
         line = f"{row['setting']:<18}{row['contender']:<24}{where:>10}{row['client_ms']:>15.2f}"
-        line += f"{row['client_ms'] / ours['client_ms']:>8.2f}x"
+        line += f"{row['client_ms'] / ours['client_ms']:>8.2f}x{row['peak']:>7.0%}"
         if "startup_s" in row:
             line += f"{row['startup_s']:>11.2f}{row['startup_s'] / ours['startup_s']:>8.1f}x{row['difference']:>10.0e}"
+            line += f"{row['system']:>8.1%}"
         print(line)
 
 
@@ -171,15 +178,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "rounds-cpu.json")
     options = parser.parse_args()
 
-    cores = torch.get_num_threads()
+    cores, limit = torch.get_num_threads(), peak()
+    print(f"{cores} cores: {limit / 1e6:.0f} GFLOP/s in one product of large float32 matrices")
     rows = mlp_rows(options.rounds)
+    client_operations = {"MLP": operations(PlainMLP(), torch.zeros(RECORDS, 1, 28, 28))}
     if options.peers:
         for setting in (CNN, RECORD):
             if options.quick:
                 setting = replace(setting, cohort=4, rounds=2)
             rows += race(setting, cores, 1 if options.quick else options.runs)
+            client_operations[setting.name] = operations(
+                build(setting.model), torch.zeros(setting.records, *setting.shape)
+            )
+    for row in rows:
+        row["peak"] = (
+            client_operations[row["setting"]] / row["client_ms"] / (limit * row["processes"] * row["threads"] / cores)
+        )
     show(rows)
-    write({"rows": rows}, options.out)
+    write(
+        {"peak_gflops": limit / 1e6, "client_gflop": {k: n / 1e9 for k, n in client_operations.items()}, "rows": rows},
+        options.out,
+    )
     draw(rows, options.out.with_suffix(".png"))
 
 

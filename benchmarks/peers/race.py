@@ -102,7 +102,7 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
 def start(
     contender: Contender, folder: Path, limit: float | None = None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Run a contender; when its rounds ended, counted from its start, and its final weights.
+    """Run a contender; when its rounds ended, counted from its start, the system's share, and its final weights.
 
     Args:
         limit: seconds after which the contender and the processes that it has started are killed.
@@ -120,7 +120,7 @@ def start(
         }
         command = contender.command(folder, out)
         with log.open("w") as said:  # not a pipe, which processes that outlive the contender would hold open
-            begin = time.time()
+            begin, before = time.time(), os.times()
             process = subprocess.Popen(
                 command, env=environment, cwd=home, stdout=said, stderr=said, start_new_session=True
             )
@@ -134,7 +134,8 @@ def start(
                 process.wait()
         if process.returncode or not out.exists():
             raise RuntimeError(f"{contender.label} failed:\n{ending(log)}")
-        about = json.loads(out.read_text())
+        user, system = (getattr(os.times(), key) - getattr(before, key) for key in ("children_user", "children_system"))
+        about = json.loads(out.read_text()) | {"system": system / (user + system)}
         with np.load(out.with_suffix(".npz")) as weights:
             return about | {"ends": [end - begin for end in about["ends"]]}, dict(weights)
 
@@ -196,6 +197,7 @@ def summarise(
         "threads": contender.threads,
         "startup_s": statistics.median(startup),
         "client_ms": statistics.median(each),
+        "system": statistics.median(result["system"] for result in results),
         "difference": difference,
         "versions": results[0]["versions"],
         "runs": {"startup_s": startup, "client_ms": each},

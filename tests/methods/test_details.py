@@ -133,7 +133,7 @@ def test_batches_of_all_records_need_room_for_the_largest_client_only() -> None:
     assert isinstance(trainer, BatchedTrainer)
     work = local_work(simulation.experiment.train, 1)
     largest = int(simulation.federation.sizes.max())
-    full, same = (trainer._clients_at_once(replace(work, batch_size=size)) for size in (ALL_RECORDS, largest))
+    full, same = (trainer._clients_at_once(replace(work, batch_size=size), None) for size in (ALL_RECORDS, largest))
     assert full == same > 1
 
 

@@ -185,9 +185,10 @@ def test_the_lstm_reads_the_last_real_token() -> None:
 def test_the_table_of_the_lstm_is_no_parameter_and_always_the_same() -> None:
     first, second = (build_model("lstm", (25,), 2, seed) for seed in (0, 1))
     assert isinstance(first, LSTM) and isinstance(second, LSTM)
-    assert torch.equal(first.table, second.table) and not first.table[0].any()
-    assert "table" not in parameters_of(first) and "table" not in first.state_dict()
-    assert first.table.shape == (sent140.BUCKETS + 1, 100) and sent140.PADDING == 0
+    table = first.embedding.table
+    assert torch.equal(table, second.embedding.table) and not table[0].any()
+    assert not any("embedding" in name for name in [*parameters_of(first), *first.state_dict()])
+    assert table.shape == (sent140.BUCKETS + 1, 100) and sent140.PADDING == 0
 
 
 def test_tokens_are_for_the_lstm_alone() -> None:

@@ -88,7 +88,7 @@ def test_the_number_of_workers_does_not_show(engine: str) -> None:
 
 
 def test_two_workers_give_the_bits_of_two_threads() -> None:
-    """They cut a cohort in the same halves, if the model convolves: linear layers are left to torch's threads."""
+    """They cut a cohort in the same halves, if the model convolves: short steps of linear layers take one thread."""
     table, before = changed(train={"engine": "batched"}, model={"name": "small-cnn"}), torch.get_num_threads()
     torch.set_num_threads(2)
     try:

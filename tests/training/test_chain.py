@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched.blocks import Conv, Linear, squares_by_position
+from fedceo.training.batched.blocks import Conv, Linear, squares_by_position, squares_of_sums
 from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.recurrent import Recurrent
 from tests.support.small_federation import SmallConv
 
 
@@ -56,6 +57,17 @@ class Deep(nn.Module):
         return self.out(F.max_pool2d(self.three(x), 2).relu().flatten(1))
 
 
+class ChannelsLast(nn.Module):
+    """Images that are stored with channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(12, 5, (2, 3)), nn.Linear(50, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.conv(x.permute(0, 3, 1, 2)).relu().flatten(1))
+
+
 SHAPES = [(3, 1, 1), (2, 1, 0), (3, 2, 1), (1, 1, 0)]
 """Side, stride and padding of kernels."""
 
@@ -94,18 +106,34 @@ def test_norms_by_position_are_never_too_small(
     assert (found.sqrt() <= formed.sqrt() + 4e-6 * sizes).all()
 
 
-@pytest.mark.parametrize("make", [Strided, sequential, Deep])
-@pytest.mark.parametrize("clips", [None, (0.05, 0.02, 0.1)], ids=["mean", "clipped"])
+CLIPS = pytest.mark.parametrize("clips", [None, (0.05, 0.02, 0.1)], ids=["mean", "clipped"])
+
+
+@pytest.mark.parametrize("make", [Strided, sequential, Deep, ChannelsLast])
+@CLIPS
 def test_gradients_are_those_of_autograd(make: type[nn.Module], clips: tuple[float, ...] | None) -> None:
     """Every client's records are clipped at its own norm."""
     torch.manual_seed(0)
-    model = make().double()
+    compare_with_autograd(make().double(), torch.randn(3, 6, 2, 12, 12, dtype=torch.float64), clips)
+
+
+@CLIPS
+def test_the_gradients_of_an_lstm_are_those_of_autograd(clips: tuple[float, ...] | None) -> None:
+    """Also of texts that end before the others, and of one without a token."""
+    torch.manual_seed(0)
+    lengths = torch.randint(0, 8, (3, 6, 1))
+    tokens = torch.randint(1, 10_001, (3, 6, 7)) * (torch.arange(7) < lengths)
+    assert (lengths == 0).any()
+    compare_with_autograd(build_model("lstm", (7,), 4, seed=0).double(), tokens.double(), clips)
+
+
+def compare_with_autograd(model: nn.Module, x: Tensor, clips: tuple[float, ...] | None) -> None:
+    """x: (3, 6, ...) records of three clients, some of which are filling."""
     weights = {n: w + 0.1 * torch.randn(3, *w.shape, dtype=w.dtype) for n, w in parameters_of(model).items()}
-    x, y = torch.randn(3, 6, 2, 12, 12, dtype=torch.float64), torch.randint(4, (3, 6))
-    counts = torch.tensor([6, 2, 0])
+    y, counts = torch.randint(4, (3, 6)), torch.tensor([6, 2, 0])
     each_clip = None if clips is None else torch.tensor(clips, dtype=torch.float64)
     out = {name: torch.full_like(w, torch.nan) for name, w in weights.items()}
-    losses = read_chain(model, (2, 12, 12)).gradient(weights, Batch(x, y, counts), each_clip, out)
+    losses = read_chain(model, x.shape[2:]).gradient(weights, Batch(x, y, counts), each_clip, out)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -147,7 +175,24 @@ def test_a_record_that_is_not_finite_counts_as_zero(which: str, bad: float) -> N
         assert torch.allclose(with_[name], without[name], atol=1e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0, 7))
+def test_norms_over_tokens_are_never_too_small(seed: int, digits: float) -> None:
+    """Also where the tokens' gradients cancel in all but a few of float32's digits."""
+    rng = torch.Generator().manual_seed(seed)
+    u, g = torch.randn(3, 1, 5, generator=rng).expand(-1, 6, -1), torch.randn(3, 6, 7, generator=rng)
+    g[:, 1::2] = -g[:, ::2] * (1 + 10**-digits)
+    formed = torch.bmm(g.mT, u).double().square().sum((1, 2))
+    inputs, outputs = (torch.bmm(each.double(), each.double().mT) for each in (u, g))
+    found = squares_of_sums(inputs, outputs, torch.finfo(torch.float32).eps)
+    sizes = (u.norm(dim=2) * g.norm(dim=2)).sum(1)
+    assert (found >= formed).all()
+    assert (found.sqrt() <= formed.sqrt() + 4e-6 * sizes).all()
+
+
 def test_the_models_here_are_chains() -> None:
+    lstm = read_chain(build_model("lstm", (7,), 3, seed=0), (7,))
+    assert lstm.blocks[:2] == (Recurrent("lstm1", at_last=False), Recurrent("lstm2", at_last=True))
     mlp = read_chain(build_model("mlp", (1, 4, 4), 3, seed=0), (1, 4, 4))
     assert mlp.blocks == (Linear("input.weight", None, True, True), Linear("hidden.weight", None, False, False))
     lenet = read_chain(build_model("lenet5", (3, 32, 32), 10, seed=0), (3, 32, 32))

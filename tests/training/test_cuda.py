@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedceo.models import parameters_of
+from fedceo.models import build_model, parameters_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort
@@ -20,6 +20,7 @@ from fedceo.training.noise import HAS_TRITON, RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.gpu_training import RECORD, SIZES, apart, context, make, near, starts
+from tests.support.small_federation import federation
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
 
@@ -287,3 +288,16 @@ def test_tf32_is_near() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     assert 0 < apart(exact, rounded, begin) < 0.2
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_an_lstm_is_captured_and_agrees_with_the_loop(record: RecordPrivacy | None) -> None:
+    data = federation((40, 17, 64), (9,), classes=2)
+    tokens = (1 + data.x.abs() * 1000).int() * (torch.arange(9) < 1 + torch.arange(len(data.x))[:, None] % 9)
+    model = build_model("lstm", (9,), 2, seed=0).cuda()
+    here = TrainingContext(model, replace(data, x=tokens), Schedule(5), torch.device("cuda"), torch.float32)
+    begin, work = starts(model, 3), Work(2, 16, 0.5, record=record)
+    loop, trainer = LoopTrainer(here).train(begin, [0, 1, 2], 1, work), BatchedTrainer(here)
+    batch = trainer.train(begin, [0, 1, 2], 1, work)
+    assert isinstance(trainer.program, Chain) and trainer.captured and trainer.captured.why_not is None
+    assert apart(loop.weights, batch.weights, begin) < 1e-4

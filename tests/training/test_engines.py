@@ -1,8 +1,8 @@
 """Loop and batch give the same answer on the same Schedule; the loop is plain SGD; the rule that chooses."""
 
-import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
-from fedceo.tensors.weights import Weights
 from fedceo.training.batched.trainer import BatchedTrainer, Call
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
@@ -20,21 +19,7 @@ from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.small_federation import SIZES, SmallConv, federation
-
-
-def context(model: nn.Module, dtype: torch.dtype = torch.float32) -> TrainingContext:
-    return TrainingContext(model.to(dtype), federation(), Schedule(5), torch.device("cpu"), dtype)
-
-
-class Normed(nn.Module):
-    """No chain of layers that blocks know: goes through torch.func."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Linear(36, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.norm(self.conv(x))).flatten(1))
+from tests.support.trainers import RECORD, Normed, context, difference, models, starts
 
 
 class Branching(nn.Module):
@@ -46,24 +31,6 @@ class Branching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(x.flatten(1)) if x.sum() > 0 else -self.out(x.flatten(1))
-
-
-def models() -> dict[str, nn.Module]:
-    torch.manual_seed(0)
-    return {"mlp": build_model("mlp", (1, 4, 4), 3, seed=0), "conv": SmallConv(), "generic": Normed()}
-
-
-def starts(model: nn.Module, clients: int) -> dict[str, torch.Tensor]:
-    """Different for every client, so that a mix-up shows."""
-    torch.manual_seed(3)
-    return {name: w + 0.01 * torch.randn(clients, *w.shape, dtype=w.dtype) for name, w in parameters_of(model).items()}
-
-
-def difference(a: Weights, b: Weights) -> float:
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-RECORD = RecordPrivacy(clip=0.5, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
@@ -82,9 +49,9 @@ def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
         assert difference(loop.weights, begin) > 1e-3, "something was learnt"
 
 
-@pytest.mark.parametrize("which", ["with biases", "without", "with dropout"])
+@pytest.mark.parametrize("which", ["with biases", "without", "with dropout", "convolution"])
 def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: str) -> None:
-    """Plain SGD on linear layers; the smallest client is done long before the others, and must stay where it is."""
+    """Plain SGD; the smallest client is done long before the others, and must stay where it is."""
     torch.manual_seed(0)
     biases = which == "with biases"
     model: nn.Module = nn.Sequential(
@@ -92,6 +59,8 @@ def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: st
     ).double()
     if which == "with dropout":
         model = models()["mlp"].double()
+    elif which == "convolution":
+        model = models()["conv"].double()
     begin, work = starts(model, 3), Work(5, 4, 0.1)
     here = context(model, torch.float64)
     loop, batch = (trainer(here).train(begin, [0, 2, 3], 2, work) for trainer in (LoopTrainer, BatchedTrainer))
@@ -109,6 +78,20 @@ def test_loop_and_batch_agree_on_lenet(record: RecordPrivacy | None) -> None:
     begin, work = starts(model, 2), Work(2, 4, 0.1, record=record)
     loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
     assert difference(loop.weights, batch.weights) <= 1e-8
+    assert difference(loop.weights, begin) > 1e-3
+
+
+@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
+def test_loop_and_batch_agree_on_an_lstm(record: RecordPrivacy | None) -> None:
+    """Texts of several lengths; clients of two sizes."""
+    data = federation((9, 5), shape=(6,), classes=2)
+    tokens = (1 + data.x.abs() * 1000).int() * (torch.arange(6) < 1 + torch.arange(len(data.x))[:, None] % 6)
+    model = build_model("lstm", (6,), 2, seed=0).double()
+    here = TrainingContext(model, replace(data, x=tokens), Schedule(5), torch.device("cpu"), torch.float64)
+    begin, work = starts(model, 2), Work(2, 4, 0.5, record=record)
+    loop, batch = LoopTrainer(here).train(begin, [0, 1], 1, work), BatchedTrainer(here).train(begin, [0, 1], 1, work)
+    assert difference(loop.weights, batch.weights) <= 1e-10
+    assert torch.allclose(loop.losses, batch.losses, atol=1e-10)
     assert difference(loop.weights, begin) > 1e-3
 
 
@@ -147,7 +130,7 @@ def test_a_proximal_term_holds_clients_back(trainer: type[LoopTrainer] | type[Ba
         return {name: trained.weights[name] - w for name, w in begin.items()}
 
     first, second, held = moved(1, 0.0), moved(2, 0.0), moved(2, 3.0)
-    assert difference(moved(1, 3.0), first) == 0
+    assert difference(moved(1, 3.0), first) < 1e-7  # a step without terms rounds otherwise
     for name in begin:
         assert torch.allclose(held[name], second[name] - 0.1 * 3.0 * first[name], atol=1e-6)
 
@@ -245,50 +228,3 @@ def test_a_model_that_cannot_be_batched_is_named(model: nn.Module, reason: str) 
     assert reason in (why_not_batched(context(model)) or "")
     with pytest.raises(UsageError, match=rf"train.engine: the model cannot be batched \(.*{reason}"):
         choose_engine(context(model), "batched")
-
-
-@pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])
-def test_threads_change_nothing_and_are_given_back(record: RecordPrivacy | None) -> None:
-    model = models()["conv"]
-    begin, work, before = starts(model, 4), Work(2, 4, 0.1, record=record), torch.get_num_threads()
-    trained = []
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        try:
-            trained.append(BatchedTrainer(context(model)).train(begin, [0, 1, 2, 3], 1, work))
-            assert torch.get_num_threads() == threads
-        finally:
-            torch.set_num_threads(before)
-    assert difference(trained[0].weights, trained[1].weights) < 1e-6
-    assert torch.allclose(trained[0].losses, trained[1].losses)
-
-
-class Witness(nn.Module):
-    """Writes down in which threads it runs and how many threads a product may take there."""
-
-    seen: ClassVar[set[tuple[int, int]]] = set()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        Witness.seen.add((threading.get_ident(), torch.get_num_threads()))
-        return self.out(x.flatten(1))
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_loop_takes_no_more_threads_than_torch_was_given(threads: int) -> None:
-    model, before = Witness(), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        trainer = LoopTrainer(context(model))
-        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))  # asks the model what it draws, too
-        Witness.seen.clear()
-        trainer.train(starts(model, 4), [0, 1, 2, 3], 1, Work(1, 4, 0.1))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    here = threading.get_ident()
-    assert {inside for _, inside in Witness.seen} == {1}
-    assert len(Witness.seen) <= threads and (here in {thread for thread, _ in Witness.seen}) == (threads == 1)

@@ -108,7 +108,7 @@ def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> No
     cohort = Cohort.of([Share(work, starts, plans, [1.0, 1.0])], context)
     uphill = cohort.gradients if record is None else cohort.noised
     assert uphill is not None
-    uphill[1, : cohort.size] = 2.0
+    uphill[0], uphill[1, : cohort.size] = 0.0, 2.0
     before = step.ascend(cohort, work)
     moved = (cohort.weights - before).norm(dim=1)
     assert moved[0] == 0 and float(moved[1]) == pytest.approx(0.3, rel=1e-4)

@@ -23,32 +23,57 @@ class LSTM(nn.Module):
 
     It has 164,692 parameters for 2 classes.
 
-    Tokens are numbered from 1 to 10,000; 0 is padding at the end. The embedding is a fixed table of standard normal
-    numbers, the same in every experiment, and no parameter: it is neither trained, noised nor smoothed.
+    Tokens are numbered from 1 to 10,000; 0 is padding at the end.
     """
-
-    table: Tensor
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         if len(shape) != 1:
             raise UsageError(f"model.name: lstm takes rows of tokens, got records of shape {shape}")
-        drawn = np.random.default_rng(0xE3BED).standard_normal((BUCKETS + 1, WIDTH), dtype=np.float32)
-        drawn[0] = 0
-        self.register_buffer("table", torch.from_numpy(drawn), persistent=False)
+        self.embedding = Embedding()
         self.lstm1 = Layer(WIDTH, UNITS)
         self.lstm2 = Layer(UNITS, UNITS)
+        self.at_last = AtLast()
         self.fc1 = nn.Linear(UNITS, 30)
         self.fc2 = nn.Linear(30, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, length) tokens."""
-        x = x.long()
-        last = (x != 0).sum(1).sub(1).clamp_min(0)
-        states = self.lstm2(self.lstm1(self.table[x]))
-        at_last = torch.arange(x.shape[1], device=x.device) == last[:, None]
-        h = (states * at_last[:, :, None]).sum(1)
-        return self.fc2(self.fc1(h).relu())
+        states = self.lstm2(self.lstm1(self.embedding(x)))
+        return self.fc2(self.fc1(self.at_last(states, x)).relu())
+
+
+class Embedding(nn.Module):
+    """A fixed table of standard normal numbers, the same in every experiment.
+
+    It is no parameter: neither trained, noised nor smoothed.
+    """
+
+    table: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = np.random.default_rng(0xE3BED).standard_normal((BUCKETS + 1, WIDTH), dtype=np.float32)
+        drawn[0] = 0
+        self.register_buffer("table", torch.from_numpy(drawn), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., length) tokens -> (..., length, width)."""
+        return self.table[x.long()]
+
+
+class AtLast(nn.Module):
+    """The state after the last token of each text."""
+
+    def forward(self, states: Tensor, x: Tensor) -> Tensor:
+        """states: (B, length, units); x: (B, length) tokens -> (B, units)."""
+        at_last = torch.arange(x.shape[1], device=x.device) == last_token(x)[:, None]
+        return (states * at_last[:, :, None]).sum(1)
+
+
+def last_token(x: Tensor) -> Tensor:
+    """(...) the place of the last token in (..., length) tokens; 0 where there is none."""
+    return (x.long() != 0).sum(-1).sub(1).clamp_min(0)
 
 
 class Layer(nn.Module):

@@ -9,6 +9,7 @@ from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
+from fedceo.training.memory import keep_freed_buffers
 from fedceo.training.work import Trainer
 
 
@@ -29,7 +30,8 @@ def choose_engine(context: TrainingContext, engine: str) -> str:
     """The engine, "loop" or "batched", that train.engine means.
 
     "auto" is batched wherever the model can be batched, but for one case: on a CPU the loop beats torch.func's batched
-    convolutions, which a model needs that has convolutions and is no chain of known layers.
+    convolutions, which a model needs that has convolutions and is no chain of known layers. A chain is never slower
+    than the loop there, with convolutions or without: benchmarks/engines.py.
     """
     if engine == "loop":
         return engine
@@ -68,4 +70,5 @@ def why_no_chain(context: TrainingContext) -> str | None:
 
 def make_trainer(context: TrainingContext, engine: str) -> Trainer:
     """The trainer of an engine, "loop" or "batched"."""
+    keep_freed_buffers()
     return BatchedTrainer(context) if engine == "batched" else LoopTrainer(context)

@@ -6,6 +6,7 @@ cohort.py      the buffers of a cohort in training, and its batches
 step.py        a step of SGD on these buffers
 chain.py       models that are a chain of known layers, read off their own code
 blocks.py      those layers for K clients, backward passes written out
+recurrent.py   likewise LSTM layers, with a table of their memory
 losses.py      the cross-entropy and the clipping of records' gradients between the layers' passes
 products.py    gradients left as products, for a step that multiplies on the way to the weights
 functional.py  gradients of any other model, through torch.func

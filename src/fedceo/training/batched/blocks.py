@@ -10,6 +10,7 @@ convolution's is a sum of such products over positions; it is formed unless inne
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -109,6 +110,15 @@ class LinearPass:
             torch.sum(g, 1, out=sums[self.block.bias])
 
 
+def weighted_sum(factors: Tensor, each: Tensor) -> Tensor:
+    """(K, n) sums over records of (K, B) factors times (K, B, n) gradients, which may be NaN where the factor is 0."""
+    if each.device.type == "cpu":  # asking is cheap here, copying is not
+        found = torch.bmm(factors[:, None], each)[:, 0]
+        if bool(torch.isfinite(found.sum())):
+            return found
+    return torch.bmm(factors[:, None], torch.where(factors[..., None] > 0, each, 0.0))[:, 0]
+
+
 def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """The records' rows of g times their factors, and x with zeros where the factor is 0, since 0 * NaN is NaN."""
     counted = factors[..., None] > 0
@@ -120,6 +130,8 @@ def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
 
 SLACK = 8
 """Rounding units of the sum of a record's |g_t| |u_t| that are added to its norm: no rounding lets it pass the clip."""
+AT_ONCE = 16
+"""Records whose patches are taken out of their images at a time, so that these stay in a core's cache."""
 CHEAPER = 4
 """How many times fewer products make up for a second pass over the activations."""
 
@@ -146,7 +158,16 @@ def squares_by_position(x: Tensor, g: Tensor, block: "Conv") -> Tensor:
         (count**2, width * (count + 1), count + 1, down * width * count, right * count, down * width, right),
     )
     inputs = each.sum((1, 2)).view(len(x), rows * columns, rows * columns) + float(block.bias is not None)
-    outputs = torch.bmm(g.mT, g)
+    return squares_of_sums(inputs, torch.bmm(g.mT, g), unit)
+
+
+def squares_of_sums(inputs: Tensor, outputs: Tensor, unit: float) -> Tensor:
+    """(P,) squared norms of sum_t g_t u_t^T, with room for the rounding of their sums.
+
+    Args:
+        inputs, outputs: (P, T, T) inner products of the u_t, and of the g_t, in float64.
+        unit: of rounding, in the precision that the gradients are summed in.
+    """
     norms = (inputs * outputs).sum((1, 2)).clamp_min(0).sqrt()
     sizes = (inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
     return (norms + SLACK * unit * sizes).square()
@@ -190,48 +211,56 @@ class ConvPass:
     """
 
     def __init__(self, block: Conv, weight: Tensor, bias: Tensor | None, x: Tensor) -> None:
-        self.block, self.weight, self.shape = block, weight, x.shape
-        self.x = x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        self.block, self.weight, self.bias, self.shape = block, weight, bias, x.shape
+        self.x = channels_last(x.flatten(0, 1))
         biases = [None] * len(weight) if bias is None else list(bias)
         each = zip(self.x.chunk(len(weight)), weight, biases, strict=True)
-        z = torch.cat([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
-        self.z = z.relu_() if block.relu else z
+        z = joined([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
         self.forms = block.forms_gradients(self.x.shape[1:], z.shape[1:])
-        y = self.z
+        y = self.z = z
         if block.pool > 1:
-            y, self.winners = F.max_pool2d(self.z, block.pool, return_indices=True)
+            y, self.winners = F.max_pool2d(z, block.pool, return_indices=True)
+        if block.relu:  # it commutes with pooling, after which there is less of it to do
+            y.relu_()
         self.y = y.unflatten(0, x.shape[:2])
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         block, pool = self.block, [self.block.pool] * 2
-        dy = dy.view(self.y.shape).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        dy = channels_last(dy.view(self.y.shape).flatten(0, 1))
+        if block.relu:
+            dy = torch.ops.aten.threshold_backward(dy, self.y.flatten(0, 1), 0)
         if block.pool > 1:
             dy = torch.ops.aten.max_pool2d_with_indices_backward(
                 dy, self.z, pool, pool, [0, 0], [1, 1], False, self.winners
             )
-        self.g = torch.ops.aten.threshold_backward(dy, self.z, 0) if block.relu else dy
+        self.g = dy
         if not needs_dx:
             return None
-        return torch.cat([found[0] for found in self._backward([True, False, False])]).view(self.shape)
+        return joined([found[0] for found in self._backward([True, False, False])]).view(self.shape)
 
     def squared_norms(self) -> Tensor:
         if not self.forms:
             return squares_by_position(self.x, self.g, self.block).to(self.g.dtype).view(self.shape[:2])
-        patches = F.unfold(self.x, self.block.side, stride=self.block.stride, padding=self.block.padding)
-        self.each = torch.bmm(self.g.flatten(2), patches.mT).view(*self.shape[:2], -1)
-        squares = self.each.square().sum(2)
+        g = self.g.permute(0, 2, 3, 1).flatten(1, 2)  # (P, positions, out)
+        each = g.new_empty(len(g), g.shape[2], prod(self.block.side) * self.x.shape[1])
+        for first in range(0, len(g), AT_ONCE):
+            here = slice(first, first + AT_ONCE)
+            torch.bmm(g[here].mT, patches(self.x[here], self.block, self.g.shape[2:]), out=each[here])
+        self.each = each.view(*self.shape[:2], -1)
+        squares = torch.linalg.vector_norm(self.each, dim=2).square()
         if self.block.bias:
-            self.each_bias = self.g.sum((2, 3)).view(*self.shape[:2], -1)
+            self.each_bias = g.sum(1).view(*self.shape[:2], -1)
             squares += self.each_bias.square().sum(2)
         return squares
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         weight, bias = self.block.weight, self.block.bias
         if factors is not None and self.forms:
-            counted = factors[..., None] > 0
-            sums[weight].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each, 0.0)).view_as(sums[weight]))
+            total = weighted_sum(factors, self.each)
+            clients, out, channels = sums[weight].shape[:3]
+            sums[weight].copy_(total.view(clients, out, *self.block.side, channels).permute(0, 1, 4, 2, 3))
             if bias:
-                sums[bias].copy_(torch.bmm(factors[:, None], torch.where(counted, self.each_bias, 0.0))[:, 0])
+                sums[bias].copy_(weighted_sum(factors, self.each_bias))
             return
         if factors is not None:
             g, x = scaled(self.g.flatten(1), self.x.flatten(1), factors.flatten())
@@ -241,6 +270,13 @@ class ConvPass:
             if bias:
                 sums[bias][k] = db
 
+    def descend(self, rate: float) -> None:
+        """One step of plain SGD."""
+        for k, (_, dw, db) in enumerate(self._backward([False, True, self.bias is not None])):
+            self.weight[k].sub_(dw, alpha=rate)
+            if self.bias is not None:
+                self.bias[k].sub_(db, alpha=rate)
+
     def _backward(self, wanted: list[bool]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Gradients of each client's input, weight and bias, of which those not wanted mean nothing."""
         clients, stride, padding = len(self.weight), list(self.block.stride), list(self.block.padding)
@@ -248,3 +284,35 @@ class ConvPass:
             torch.ops.aten.convolution_backward(g, x, w, [len(w)], stride, padding, [1, 1], False, [0, 0], 1, wanted)
             for g, x, w in zip(self.g.chunk(clients), self.x.chunk(clients), self.weight, strict=True)
         ]
+
+
+def patches(x: Tensor, block: Conv, size: Sequence[int]) -> Tensor:
+    """(P, positions, taps * channels) pixels under the kernel at each position, of (P, channels, height, width) images.
+
+    Args:
+        x: images with channels last in memory.
+        size: rows and columns of positions; pooling may have left a margin out.
+    """
+    x = channels_last(F.pad(x, [p for p in reversed(block.padding) for _ in range(2)])).permute(0, 2, 3, 1)
+    each, row, column, channel = x.stride()
+    down, right = block.stride
+    view = x.as_strided(
+        (len(x), *size, *block.side, x.shape[3]), (each, down * row, right * column, row, column, channel)
+    )
+    return view.reshape(len(x), size[0] * size[1], -1)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The same (P, channels, height, width) images, with channels last in memory.
+
+    Where there is one channel torch cannot tell the two orders apart unless the strides say which is meant, and its
+    operations on the other order take up to ten times as long.
+    """
+    images = images.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = images.shape
+    return images.as_strided(images.shape, (height * width * channels, 1, width * channels, channels))
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """The parts one after another; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

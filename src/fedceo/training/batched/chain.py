@@ -1,7 +1,8 @@
-"""Models that are a chain of linear layers, convolutions, ReLUs, max-pooling and a mask, read off their own code.
+"""Models that are a chain of linear, convolutional and LSTM layers, ReLUs, max-pooling and a mask, read off their code.
 
 The model is traced once with symbols (torch.fx). If all it does is one such chain, its gradients for K clients are
-computed by blocks that know their backward pass; any other model goes through torch.func (functional.py).
+computed by blocks that know their backward pass; any other model goes through torch.func (functional.py). A chain may
+begin by what has no parameters: a table of tokens, or another order of axes, as of images stored with channels last.
 """
 
 import operator
@@ -14,20 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, LinearPass, Pass, Stores
+from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass, Stores
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.losses import clip_factors, cross_entropy
 from fedceo.training.batched.products import AsProduct, Product
+from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
+PERMUTES = (torch.permute, "permute")
 PRODUCTS = (operator.mul, torch.mul, "mul")
 CONVOLUTION = {"groups": 1, "dilation": (1, 1), "padding_mode": "zeros"}
 POOLING = {"padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
 
-Step = tuple[str, str, nn.Module | int | None]
-"""The operation of a node of the trace: kind, name, and the module or size that goes with it."""
+Entry = Callable[[Tensor], Tensor]
+Step = tuple[str, str, nn.Module | int | Entry | None]
+"""The operation of a node of the trace: kind, name, and the module, size or function that goes with it."""
 
 
 class NotAChainError(Exception):
@@ -41,11 +46,13 @@ class Chain:
     Attributes:
         blocks: the blocks from input to logits.
         shape: of a record.
+        entry: the function of (K, B, ...) records that the first block takes the result of, or None for themselves.
         cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
     shape: tuple[int, ...]
+    entry: Entry | None = None
     cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, Tensor], Tensor] = clip_factors
 
@@ -53,7 +60,9 @@ class Chain:
         """The same chain on the kernels of a GPU."""
         from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(blocks.fuse(self.blocks, self.shape), self.shape, losses.cross_entropy, losses.clip_factors)
+        return Chain(
+            blocks.fuse(self.blocks, self.shape), self.shape, self.entry, losses.cross_entropy, losses.clip_factors
+        )
 
     def stored(self, inputs: Tensor) -> Tensor:
         """(n, *shape) records as the first block reads them fastest from memory."""
@@ -100,27 +109,27 @@ class Chain:
                 each.sum_gradients(factors, out)
         return losses
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether all blocks are linear layers, which `descend` needs."""
-        return all(isinstance(block, Linear) for block in self.blocks)
-
     def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
         losses, passes = self._run(weights, batch, mean=True)
         for each in passes:
-            assert isinstance(each, LinearPass)
+            assert isinstance(each, LinearPass | ConvPass | RecurrentPass), "only blocks without kernels of a GPU"
             each.descend(rate)
         return losses
 
-    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
-        """The (K,) mean losses, and the blocks' passes after forward and backward."""
-        x = batch.x
+    def forward(self, weights: Weights, batch: Batch) -> list[Pass]:
+        """The blocks' passes, the last of which has the logits."""
+        x = batch.x if self.entry is None else self.entry(batch.x)
         passes: list[Pass] = []
         for block in self.blocks:
             passes.append(block.run(weights, x, batch))
             x = passes[-1].y
-        losses, dy = self.cross_entropy(x, batch, mean)
+        return passes
+
+    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
+        """The (K,) mean losses, and the blocks' passes after forward and backward."""
+        passes = self.forward(weights, batch)
+        losses, dy = self.cross_entropy(passes[-1].y, batch, mean)
         for i in reversed(range(len(passes))):
             dx = passes[i].backward(dy, needs_dx=i > 0)
             dy = dy if dx is None else dx
@@ -135,15 +144,24 @@ def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:
     """
     model.train()
     try:
-        graph = fx.symbolic_trace(model).graph
+        graph = _Tracer().trace(model)
     except Exception as error:  # whatever the model's own code raises when run on symbols
         raise NotAChainError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    chain = Chain(tuple(_blocks(_Steps(list(_steps(model, graph))))), shape)
+    steps = list(_steps(model, graph))
+    entry = steps.pop(0)[2] if steps and steps[0][0] == "entry" else None
+    chain = Chain(tuple(_blocks(_Steps(steps))), shape, entry)  # type: ignore[arg-type]
     names = [name for block in chain.blocks for name in block.names]
     if sorted(names) != sorted(name for name, p in model.named_parameters() if p.requires_grad):
         raise NotAChainError("not every trained parameter appears once")
     _check(model, chain, shape)
     return chain
+
+
+class _Tracer(fx.Tracer):
+    """A tracer that does not look into the parts of models/lstm.py, whose blocks know them."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Layer | AtLast | Embedding) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
@@ -161,6 +179,8 @@ def _steps(model: nn.Module, graph: fx.Graph) -> Iterator[Step]:
                 raise NotAChainError("more than one way through")
             return
         takes = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        if node.op == "call_module" and isinstance(model.get_submodule(str(node.target)), AtLast):
+            takes = [arg for arg in takes if arg is not inputs[0]]  # the tokens, by which it finds the last one
         if before not in takes or any(arg is not before and arg is not mask for arg in takes):
             raise NotAChainError(f"{node.name} takes more than what came before")
         yield _step(model, node, masked=mask in takes)
@@ -182,9 +202,19 @@ def _step(model: nn.Module, node: fx.Node, masked: bool) -> Step:
         return "relu", node.name, None
     if _flattens(node, module):
         return "flatten", node.name, None
+    if isinstance(module, Layer):
+        return "lstm", str(node.target), module
+    if isinstance(module, AtLast):
+        return "last", node.name, None
+    if isinstance(module, Embedding):
+        return "entry", node.name, module
+    if node.target in PERMUTES and (axes := _axes(node)):
+        return "entry", node.name, lambda x: x.permute(0, 1, *axes)
     if size := _pooled(node, module):
         return "pool", node.name, size
-    raise NotAChainError(f"{node.name} is not a linear layer, convolution, ReLU, max-pooling, flatten or mask")
+    raise NotAChainError(
+        f"{node.name} is not a linear, convolutional or LSTM layer, ReLU, max-pooling, flatten or mask"
+    )
 
 
 def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
@@ -192,6 +222,15 @@ def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
     if isinstance(module, nn.Flatten):
         return _plain(module, {"start_dim": 1, "end_dim": -1})
     return node.target in FLATTENS and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
+
+
+def _axes(node: fx.Node) -> tuple[int, ...]:
+    """The order into which a permutation puts a record's axes, counted from 2; none if it moves the batch's axis."""
+    given = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
+    if node.kwargs or not isinstance(given, tuple | list) or not all(isinstance(axis, int) for axis in given):
+        return ()
+    axes = tuple(axis % len(given) for axis in given if isinstance(axis, int))
+    return tuple(axis + 1 for axis in axes[1:]) if axes[:1] == (0,) else ()
 
 
 def _pooled(node: fx.Node, module: nn.Module | None) -> int:
@@ -237,6 +276,8 @@ def _blocks(steps: _Steps) -> Iterator[Block]:
             relu = steps.take("relu")
             masked = steps.take("mask")
             yield Linear(f"{name}.weight", bias, masked, relu or steps.take("relu"))
+        elif isinstance(module, Layer):
+            yield Recurrent(name, at_last=steps.take("last"))
         elif isinstance(module, nn.Conv2d):
             relu, pool = steps.take("relu"), 1
             if steps.steps and steps.steps[0][0] == "pool":
@@ -255,10 +296,9 @@ def _check(model: nn.Module, chain: Chain, shape: tuple[int, ...]) -> None:
     x = torch.linspace(-1, 1, 2 * prod(shape), dtype=first.dtype, device=first.device).view(2, *shape)
     batch = Batch(x[None], torch.zeros(1, 2, dtype=torch.int64), torch.tensor([2], device=first.device))
     with torch.no_grad():
-        expected, got = model(x), batch.x
+        expected = model(x)
         try:
-            for block in chain.blocks:
-                got = block.run({name: w[None] for name, w in weights.items()}, got, batch).y
+            got = chain.forward({name: w[None] for name, w in weights.items()}, batch)[-1].y
         except RuntimeError as error:  # shapes that do not fit, as of a linear layer on images that are not flat
             raise NotAChainError(str(error).splitlines()[0]) from None
     if got[0].shape != expected.shape or not torch.allclose(got[0], expected, rtol=1e-3, atol=1e-4):

@@ -14,7 +14,7 @@ from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import has_kernels
 from fedceo.training.terms import needs_starts
-from fedceo.training.work import Trained, Work
+from fedceo.training.work import Work
 
 GRAIN = (64, 16)
 """On a GPU steps and batches are padded to multiples of these, so that few captured steps serve all rounds."""
@@ -117,7 +117,10 @@ class Cohort:
         plans = [plan for share in shares for plan in share.plans]
         size = sum(map(prod, shapes.values()))
         rows = padded(len(plans), context)
-        weights = torch.zeros(rows, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        weights = torch.empty(rows, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        gradients = torch.empty_like(weights)  # a step writes all of them but what is set to zero here
+        for buffer in (weights, gradients):
+            buffer[:, size:], buffer[len(plans) :] = 0, 0
         for name, view in named_views(weights[: len(plans)], shapes, transposed).items():
             for mine, share in zip(view.split([len(share.plans) for share in shares]), shares, strict=True):
                 mine.copy_(share.starts[name])
@@ -137,7 +140,7 @@ class Cohort:
             transposed=transposed,
             size=size,
             weights=weights,
-            gradients=torch.zeros_like(weights),
+            gradients=gradients,
             momenta=torch.zeros_like(weights) if work.momentum else None,
             starts=weights.clone() if needs_starts(work) else None,
             noised=torch.zeros_like(weights) if work.ascent and work.record else None,
@@ -184,11 +187,6 @@ class Cohort:
         x, labels = context.records(self.batches.index_select(0, self.step)[0])
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
-
-    def result(self, clients: int) -> Trained:
-        """The first clients' trained weights and mean losses, in memory of their own."""
-        weights = {name: w[:clients].clone(memory_format=torch.contiguous_format) for name, w in self.named.items()}
-        return Trained(weights, (self.losses / self.steps)[:clients])
 
 
 def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:

@@ -29,6 +29,13 @@ from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
 """Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
+CACHE_BYTES = 2**25
+"""Memory of the clients that one thread trains at a time on a CPU: beyond its cache it would wait for memory.
+
+The estimate that it bounds is some three times what a chain really touches; the power of two with the least CPU time.
+"""
+WORTH_A_THREAD = 2**23
+"""Multiplications in a pass over the cohort's batches from which threads gain more than they wait for Python."""
 
 
 class Program(Protocol):
@@ -76,7 +83,8 @@ class BatchedTrainer:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
         self._reads: dict[str, TrainingContext] = {}
-        self.captured = CapturedSteps() if has_kernels(context.device, context.dtype) and context.make_ready() else None
+        self._has_kernels = has_kernels(context.device, context.dtype)
+        self.captured = CapturedSteps() if self._has_kernels and context.make_ready() else None
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         return self.train_together([Call(self.context, starts, clients, round_, work)])[0]
@@ -87,36 +95,52 @@ class BatchedTrainer:
         calls: of runs with this trainer's program and records, and works of one kind (see joining.py).
         """
         self.context.model.train()
-        sizes = [len(call.clients) for call in calls]
-        clients, workers = sum(sizes), self._workers
-        at_once = min(self._clients_at_once(call.work) for call in calls)
-        turns = max(min(workers, clients), -(-clients * workers // at_once))
-        size = -(-clients // turns)
+        sizes, work = [len(call.clients) for call in calls], calls[0].work
+        clients = sum(sizes)
+        workers = self._workers(clients, work)
+        most = min(self._clients_at_once(call.work, workers) for call in calls)
+        # threads take what as many Ray workers would, so that the same clients are in one batch
+        each = -(-clients // (workers or 1))
+        places = [here for share in cut(range(clients), each) for here in cut(share, most)]
+        device, dtype = self.context.device, self.context.dtype
+        weights = {
+            name: torch.empty(clients, *w.shape[1:], dtype=dtype, device=device) for name, w in calls[0].starts.items()
+        }
 
-        def part(first: int) -> Trained:
-            return self._train(list(_cut(calls, first, first + size)))
+        def part(here: range) -> Tensor:
+            cohort = self._train(list(_cut(calls, here.start, here.stop)))
+            for name, w in cohort.named.items():
+                weights[name][here.start : here.stop] = w[: len(here)]
+            return (cohort.losses / cohort.steps)[: len(here)]
 
-        begins = range(0, clients, size)
-        if workers == 1:
-            parts = [part(first) for first in begins]
+        if workers is None:
+            losses = [part(here) for here in places]
         else:
             self.context.make_ready()  # once, not once a thread
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(part, begins))
-        weights = {name: torch.cat([part.weights[name] for part in parts]).split(sizes) for name in calls[0].starts}
-        losses = torch.cat([part.losses for part in parts]).split(sizes)
-        return [Trained({name: w[k] for name, w in weights.items()}, losses[k]) for k in range(len(calls))]
+                losses = list(pool.map(part, places))
+        of_runs = {name: w.split(sizes) for name, w in weights.items()}
+        each_loss = torch.cat(losses).split(sizes)
+        return [Trained({name: w[k] for name, w in of_runs.items()}, each_loss[k]) for k in range(len(calls))]
 
-    @cached_property
-    def _workers(self) -> int:
-        """The number of threads that train some of the clients each.
+    def _workers(self, clients: int, work: Work) -> int | None:
+        """The number of threads that train some of the clients each, with one thread of torch's in each of them.
 
-        On a CPU such threads never wait for each other in a convolution, as torch's own do. Steps of linear layers
-        alone are so short that they would wait for Python: these are left to torch's threads.
+        On a CPU such threads never wait for each other in a product, as torch's own do, which burns a hundred times the
+        product where anything else is running. Steps so short that they would wait for Python are taken by one thread.
+
+        Returns:
+            The number, or None where torch's own threads remain: on a GPU, where torch.func puts weights into the
+            model, of which there is one, and for one client, where it has no convolution.
         """
         if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
-            return 1  # torch.func puts weights into the model, of which there is one
-        return torch.get_num_threads() if any(isinstance(block, Conv) for block in self.program.blocks) else 1
+            return None
+        convolves = any(isinstance(block, Conv) for block in self.program.blocks)
+        if clients == 1 and not convolves:
+            return None
+        records = min(work.batch_size, int(self.context.federation.sizes.max()))
+        products = clients * records * sum(p.numel() for p in self.context.model.parameters())
+        return torch.get_num_threads() if convolves or products >= WORTH_A_THREAD else 1
 
     @cached_property
     def program(self) -> Program:
@@ -125,7 +149,7 @@ class BatchedTrainer:
             chain = read_chain(self.context.model, self.context.federation.shape)
         except NotAChainError:
             return Functional(self.context.model, self._budget // 8)
-        return chain.fused() if has_kernels(self.context.device, self.context.dtype) else chain
+        return chain.fused() if self._has_kernels else chain
 
     def _read(self) -> TrainingContext:
         """The context with records as the program reads them fastest, which depends on the precision in force."""
@@ -137,7 +161,8 @@ class BatchedTrainer:
             self._reads[precision] = context if stored is context.inputs else replace(context, ready=stored)
         return self._reads[precision]
 
-    def _train(self, calls: Sequence[Call]) -> Trained:
+    def _train(self, calls: Sequence[Call]) -> Cohort:
+        """The cohort of these clients after the round."""
         context, work = self.context, calls[0].work
         shares, generators = [], []
         for call in calls:
@@ -150,14 +175,13 @@ class BatchedTrainer:
         noise = RecordNoise(generators, context.device, context.dtype) if work.record else None
         cohort = Cohort.of(shares, context, self.program.transposed, None if noise is None else noise.keys)
         program = self.program
-        linear = program if isinstance(program, Chain) and program.is_linear and _is_bare(calls) else None
-
+        bare = program if isinstance(program, Chain) and not self._has_kernels and _is_bare(calls) else None
         read = self._read()
 
         def step(cohort: Cohort, number: int) -> None:
             batch = cohort.batch(read)
-            if linear:  # a client that is done has a batch of no records, whose gradient is zero
-                cohort.losses += linear.descend(cohort.named, batch, work.learning_rate)
+            if bare:  # a client that is done has a batch of no records, whose gradient is zero
+                cohort.losses += bare.descend(cohort.named, batch, work.learning_rate)
             else:
                 products = self._write_gradients(cohort, batch, work)
                 self._take_step(cohort, work, noise, number, products)
@@ -168,7 +192,7 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return cohort.result(clients=sum(len(call.clients) for call in calls))
+        return cohort
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> list[Product]:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
@@ -177,7 +201,7 @@ class BatchedTrainer:
         """
         products: list[Product] = []
         # with noise to draw on the way, a product that is first written down is quicker
-        left = self._fused and work.is_plain and work.record is None and cohort.is_aligned
+        left = self._has_kernels and work.is_plain and work.record is None and cohort.is_aligned
 
         def gradients() -> Tensor:
             return self.program.gradient(
@@ -197,16 +221,12 @@ class BatchedTrainer:
     def _take_step(
         self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int, products: Sequence[Product]
     ) -> None:
-        if self._fused:
+        if self._has_kernels:
             from fedceo.training.cuda import step
 
             step.take_step(cohort, work, products)  # its noise is a function of the cohort's keys and step
         else:
             take_step(cohort, work, noise.draw(number, cohort.size) if noise else None)
-
-    @property
-    def _fused(self) -> bool:
-        return has_kernels(self.context.device, self.context.dtype)
 
     @cached_property
     def _budget(self) -> int:
@@ -216,14 +236,15 @@ class BatchedTrainer:
             return torch.cuda.mem_get_info(self.context.device)[0] // 4
         return CPU_BYTES
 
-    def _clients_at_once(self, work: Work) -> int:
-        """As many clients as fit in the budget, by what autograd would keep for a record and what a step needs."""
+    def _clients_at_once(self, work: Work, workers: int | None) -> int:
+        """As many clients as one thread's memory holds, by what autograd would keep for a record and a step needs."""
+        most = self._budget if workers is None else min(self._budget // workers, CACHE_BYTES)
         model = self.context.model
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
         a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
         records = min(work.batch_size, int(self.context.federation.sizes.max()))
-        return max(1, self._budget // (5 * size + 2 * records * a_record))
+        return max(1, most // (5 * size + 2 * records * a_record))
 
     @cached_property
     def _kept_for_a_record(self) -> int:
@@ -254,6 +275,12 @@ def _cut(calls: Sequence[Call], first: int, last: int) -> Iterator[Call]:
 def _is_bare(calls: Sequence[Call]) -> bool:
     """Whether every step is w -= eta * gradient with one eta for all."""
     return calls[0].work.is_bare and len({call.work.learning_rate for call in calls}) == 1
+
+
+def cut(places: range, most: int) -> list[range]:
+    """The places in as few parts as hold at most so many, of equal sizes but for the last."""
+    size = -(-len(places) // -(-len(places) // most))
+    return [places[first : first + size] for first in range(0, len(places), size)]
 
 
 @contextmanager

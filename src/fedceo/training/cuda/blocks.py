@@ -25,20 +25,19 @@ MOST_POOLED = 128
 """Pooled values that an int8 can tell apart."""
 
 
-def fuse(blocks: Sequence[Block], shape: tuple[int, ...]) -> tuple[Block, ...]:
-    """The same chain, on kernels where there are any for a block; shape: of a record."""
+def fuse(blocks: Sequence[Block], shape: tuple[int, ...] | None) -> tuple[Block, ...]:
+    """The same chain, on kernels where there are any for a block; shape: of records that the first block takes."""
 
     def fused(block: Block, first: bool) -> Block:
         if isinstance(block, Linear):
             return FusedLinear(block)
-        assert isinstance(block, Conv)
+        if not isinstance(block, Conv):
+            return block
         square = all(one == other for one, other in (block.stride, block.padding, block.side))
         small = block.pool**2 <= MOST_POOLED
-        return (
-            FusedConv(block, shape if first else None)
-            if square and small and (first or block.stride[0] == 1)
-            else block
-        )
+        if not square or not small or not (first or block.stride[0] == 1):
+            return block
+        return FusedConv(block, shape if first else None)
 
     found = [fused(block, first=i == 0) for i, block in enumerate(blocks)]
     for i, (before, after) in enumerate(pairwise(found)):
