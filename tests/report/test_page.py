@@ -55,6 +55,15 @@ def test_where_nothing_was_smoothed_nothing_is_said_of_it(runs: Path, tmp_path: 
     assert "unsmoothed" not in page.words
 
 
+@pytest.mark.parametrize("public", [False, True])
+def test_an_average_stands_beside_the_last_model(tmp_path: Path, public: bool) -> None:
+    table = {name: part for name, part in TABLE.items() if name != "record"} | {"release": {"average": "ema"}}
+    run = fedceo.run(table, out=tmp_path / "run")
+    text = write_report([tmp_path / "run"], tmp_path / "report.html", public=public).read_text(encoding="utf-8")
+    words = Page(text).words
+    assert "G, average" in words and f"{100 * run.result['accuracy']['average']:.2f}" in words
+
+
 def test_it_needs_no_network(runs: Path, tmp_path: Path) -> None:
     page, text = page_of([runs / "fedceo" / "seed-0"], tmp_path)
     for tag, attributes in page.elements:

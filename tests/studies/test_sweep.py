@@ -138,6 +138,15 @@ def test_tables_hold_mean_and_spread(folder: Path) -> None:
     assert "±" in to_markdown(rows) and r"$\pm$" in to_latex(rows) and to_latex(rows).count(r"\\") == 3
 
 
+def test_an_average_has_a_column_where_there_is_one(folder: Path) -> None:
+    cells = find_cells(folder, 2, ["release.average=ema"], [], folder / "out")
+    results = sweep(cells, jobs=1)
+    row = rows_of(cells, results)[0]
+    averages = [100 * result["accuracy"]["average"] for result in results[:2] if result is not None]
+    assert row["average"] == pytest.approx(sum(averages) / 2) and row["average sd"] is not None
+    assert "| average |" in to_markdown([row]) and "average" not in to_markdown([row | {"average": None}])
+
+
 def test_a_model_that_was_just_smoothed_does_not_stand_alone(folder: Path) -> None:
     method = '[method]\nname = "fedceo"\ninterval = 2\nrestart = "mean"\n'
     (folder / "fedceo.toml").write_text(f'extends = ["parts/base.toml"]\n{method}')
