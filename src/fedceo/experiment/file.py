@@ -15,24 +15,11 @@ import tomli_w
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from fedceo.errors import UsageError
+from fedceo.experiment.fields import Location, Section, first_mistake, one_line
 from fedceo.experiment.grid import Grid, read_grid
 from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
 from fedceo.experiment.registry import MECHANISMS
-from fedceo.experiment.sections import (
-    Checkpoint,
-    Cohort,
-    Data,
-    Evaluation,
-    Location,
-    Model,
-    Privacy,
-    Record,
-    Release,
-    Section,
-    Train,
-    first_mistake,
-    one_line,
-)
+from fedceo.experiment.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy, Record, Release, Train
 
 NOT_TOML = (ValueError, RecursionError)
 """What tomllib raises for a text that is no TOML: an error of its own or, for bytes that are not UTF-8, a number of

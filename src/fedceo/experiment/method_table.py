@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
 
+from fedceo.experiment.fields import Section, first_mistake, one_line
 from fedceo.experiment.plugins import is_own
 from fedceo.experiment.registry import METHODS
-from fedceo.experiment.sections import Section, first_mistake, one_line
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment

@@ -33,9 +33,9 @@ from pydantic_core import ErrorDetails
 
 from fedceo.errors import UsageError
 from fedceo.experiment import plugins
+from fedceo.experiment.fields import first_mistake, one_line
 from fedceo.experiment.method_table import OWN
 from fedceo.experiment.registry import METHODS
-from fedceo.experiment.sections import first_mistake, one_line
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State
