@@ -32,9 +32,9 @@ ALEXNET: Setting = ("alexnet", (3, 32, 32), 400, 10)
 EMNIST: Setting = ("mlp", (1, 28, 28), 1000, 37)
 SENT140: Setting = ("lstm", (25,), 400, 2)
 ROWS = {
-    "LeNet-5, record": (CIFAR, "record", 0.25),
-    "LeNet-5, distributed": (CIFAR, "distributed", 0.2),
-    "MLP, distributed": (EMNIST, "distributed", 0.08),
+    "LeNet-5, record": (CIFAR, "record", 0.085),
+    "LeNet-5, distributed": (CIFAR, "distributed", 0.07),
+    "MLP, distributed": (EMNIST, "distributed", None),
     "MLP, record": (EMNIST, "record", None),
     "AlexNet, record": (ALEXNET, "record", 0.5),
     "LSTM, record": (SENT140, "record", 0.5),
