@@ -47,14 +47,14 @@ def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=300, help="rounds of the runs that are timed")
+    parser.add_argument("--rounds", type=int, default=300, help="rounds of the runs that are timed; 0: none")
     parser.add_argument("--compared", type=int, default=60, help="rounds of the runs with and without TF32")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "end-to-end-h200.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name, method in (("FedCEO", FEDCEO), ("UDP-FedAvg", BASE["method"])):
+        for name, method in (("FedCEO", FEDCEO), ("UDP-FedAvg", BASE["method"])) if options.rounds else ():
             train = {"rounds": options.rounds, "tf32": True}
             (result,) = run(f"{name}-alone", folder, {"method": method, "train": train}, "--seeds", "1")
             rows.append(row(f"{name}, TF32, seed 0, alone", result) | {"seconds": round(result["seconds"], 1)})
