@@ -162,7 +162,8 @@ class Train(Section):
     precision: Literal["float32", "float64"] = "float32"
     """The precision of weights and of training."""
     tf32: bool = False
-    """On a GPU: products with 10 bits of mantissa, 1.6 to 1.8 times as fast for LeNet-5; sums stay in float32."""
+    """On a GPU: products with 10 bits of fraction, of numbers that convolutions keep in float16; 2.5 times as fast for
+    LeNet-5. Sums, norms and noise stay in float32."""
 
     @property
     def server_memory(self) -> float:

@@ -1,0 +1,133 @@
+"""docs/speed.md, from what the benchmarks on a GPU have written.
+
+python tools/pages/speed_page.py
+"""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "speed.md"
+RESULTS = ROOT / "benchmarks" / "results"
+
+HEAD = """# Speed
+
+How long a round takes on one NVIDIA H200, and what limits it. Random records in the shapes of the paper's settings:
+N = 100 clients, K = 10 a round, E = 30 local epochs, B = 64, so that a round of LeNet-5 is 210 steps of ten clients. The
+scripts are in [benchmarks/](../benchmarks/README.md); this page is written by `tools/pages/speed_page.py`.
+"""
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def measured(result: dict[str, Any], script: str) -> str:
+    return f"Measured on {result['date']} with torch {result['torch']} by `benchmarks/{script}`."
+
+
+def rounds() -> list[str]:
+    result = read("rounds-h200")
+    lines = ["## A round", "", measured(result, "gpu_rounds.py") + " Seconds, without evaluation; medians.", ""]
+    lines += ["| | TF32 | float32 |", "|---|---|---|"]
+    lines += [f"| {row['row']} | {row['tf32']:.3f} | {row['float32']:.3f} |" for row in result["rounds"]]
+    spent = result["end_to_end"]["seconds"]
+    first = spent["UDP-FedAvg"]
+    others = "; ".join(f"{name} {total / first - 1:+.1%}" for name, total in spent.items() if name != "UDP-FedAvg")
+    count = result["end_to_end"]["rounds"]
+    end = f"{count} rounds of LeNet-5, distributed, evaluated every 5 rounds: UDP-FedAvg {first:.1f} s; {others}."
+    return [*lines, "", end]
+
+
+def tf32() -> list[str]:
+    result = read("end-to-end-h200")
+    gaps, count = result["tf32_less_float32"], result["rows"][0]["rounds"]
+    return [
+        "## What TF32 costs",
+        "",
+        measured(result, "gpu_end_to_end.py")
+        + f" LeNet-5 on CIFAR-10, record-level DP-SGD at sigma = 2, three seeds, {count} rounds:",
+        f"the accuracy with TF32 is {statistics.mean(gaps):+.2f} points above that without it, with a standard",
+        f"deviation of {statistics.stdev(gaps):.2f} over seeds. Longer runs have not been compared with these kernels.",
+    ]
+
+
+def stacks() -> list[str]:
+    result = read("stack-h200")
+    sizes = list(result["rounds"][0]["seconds"])
+    lines = ["## Several runs as one program", ""]
+    lines += [measured(result, "gpu_stack.py") + " `fedceo sweep --stack S`; seconds a round and run, TF32.", ""]
+    lines += ["| | " + " | ".join(f"S = {size}" for size in sizes) + " |", "|---|" + "---|" * len(sizes)]
+    for row in result["rounds"]:
+        lines.append(f"| {row['row']} | " + " | ".join(f"{row['seconds'][size]:.4f}" for size in sizes) + " |")
+    return lines
+
+
+def roofline() -> list[str]:
+    result = read("roofline-h200")
+    lines = ["## What limits a step of LeNet-5", ""]
+    lines.append(
+        measured(result, "gpu_roofline.py")
+        + f" A copy moves {result['bytes_a_second'] / 1e12:.2f} TB/s, a float16 product runs at\n"
+        + f"{result['operations_a_second'] / 1e12:.0f} TFLOP/s. The limit of a kernel is the longer of its bytes over the"
+        + " first and its operations over the second."
+    )
+    for regime in ("record", "distributed"):
+        part = result[regime]
+        lines += ["", f"{regime.capitalize()}, {part['round']:.3f} s a round:", ""]
+        lines += ["| kernel | us a step | MB | GFLOP | limit, us | share |", "|---|---|---|---|---|---|"]
+        for row in part["kernels"]:
+            numbers = " |  |  |  |"
+            if row["limit"]:
+                numbers = (
+                    f" {row['bytes'] / 1e6:.1f} | {row['operations'] / 1e9:.1f} | {row['limit'] * 1e6:.1f} | "
+                    f"{row['limit'] / row['seconds']:.0%} |"
+                )
+            lines.append(f"| {row['kernel']} | {row['seconds'] * 1e6:.1f} |{numbers}")
+    return lines
+
+
+def race() -> list[str]:
+    result = read("race-h200")
+    lines = ["## Against others", ""]
+    lines.append(
+        measured(result, "gpu_race.py")
+        + " The same rounds, after which weights differ from ours by less than a\n"
+        + "hundredth of the way that they moved; milliseconds a client, without start-up."
+    )
+    lines += ["", "| setting | contender | ms a client | times ours |", "|---|---|---|---|"]
+    ours: dict[str, float] = {}
+    missing: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if "client_ms" not in row:
+            missing.setdefault(row["setting"], []).append(row["contender"])
+            continue
+        ours.setdefault(row["setting"], row["client_ms"])
+        ratio = row["client_ms"] / ours[row["setting"]]
+        lines.append(f"| {row['setting']} | {row['contender']} | {row['client_ms']:.2f} | {ratio:.1f} |")
+    if missing:
+        lines += ["", "Not measured, since the time on the machine was up:", ""]
+        lines += [f"- {setting}: {', '.join(contenders)}" for setting, contenders in missing.items()]
+    return lines
+
+
+def features() -> list[str]:
+    result = read("scattering-h200")
+    times = "; ".join(f"{row['features']} in {row['seconds']:.1f} s" for row in result["rows"])
+    return [
+        "## Scattering features",
+        "",
+        measured(result, "scattering.py") + f" {result['images']:,} images of 3x32x32 on the GPU: {times}.",
+    ]
+
+
+def page() -> str:
+    parts = (rounds(), tf32(), stacks(), race(), features(), roofline())
+    return HEAD + "\n" + "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
