@@ -66,8 +66,8 @@ class FedCEOSettings(MethodSettings):
     """The model that a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the
     mean. interpolated: the mean plus alpha times the way to its smoothed model. mean: the mean of the smoothed models,
     always; with filter "threshold" over the cohort this is FedAvg with a soft-thresholded mean, and nobody has a model
-    of its own. slot: the smoothed model of its position in the cohort. stored: at every restart the client's last stored model, however old, as in the
-    authors' program."""
+    of its own. slot: the smoothed model of its position in the cohort. stored: at every restart the client's last
+    stored model, however old, as in the authors' program."""
     unseen: Literal["train", "resubmit"] = "train"
     """The part of a client without a stored model in a restart from stored models. train: it trains from the global
     model. resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
@@ -114,8 +114,8 @@ class FedCEOSettings(MethodSettings):
             )
         if not mechanism.shows_uploads and self.has_personal_models:
             raise ValueError(
-                f'method.filter "{self.filter}" with memory "{self.memory}" needs each client\'s upload, which mechanism '
-                f'"{experiment.privacy.mechanism}" does not release; use mechanism "distributed" or "record"'
+                f'method.filter "{self.filter}" with memory "{self.memory}" needs each client\'s upload, which '
+                f'mechanism "{experiment.privacy.mechanism}" does not release; use mechanism "distributed" or "record"'
             )
         if experiment.train.weighting != "equal":
             raise ValueError('method "fedceo" needs train.weighting "equal"')
