@@ -253,7 +253,8 @@ class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""
     personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
-    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob)."""
+    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob,
+    P-dist)."""
 
 
 class Checkpoint(Section):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -73,6 +73,8 @@ class FedCEOSettings(MethodSettings):
     model. resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
     """The layers that are smoothed: "all", "last N", or a list of names."""
+
+    later_fields: ClassVar[tuple[str, ...]] = ("filter", "alpha", "memory")
 
     @property
     def has_personal_models(self) -> bool:

@@ -1,7 +1,9 @@
 """Accuracy and loss of the global model, and accuracy of clients' own models.
 
 G is one global model on the whole public test set. P-loc is each client's own model on that client's own test records,
-P-glob the same models on the public test set, each averaged over clients with equal weight.
+P-glob the same models on the public test set, P-dist the same on the public test set with each class weighted by its
+share of the client's training records, each averaged over clients with equal weight. P-dist asks what P-loc asks, with
+all test records in the place of a few.
 """
 
 import math
@@ -59,22 +61,54 @@ class Evaluator:
         return sum(float(hits.mean()) for hits in of_clients) / len(of_clients)
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
-        """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
+        """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) and those of P-dist over
+        the first `most`.
 
         Clients without test records of their own do not count for P-loc; a number over no clients is None.
         """
         local: list[float] = []
         everywhere: list[float] = []
+        by_class: list[tuple[int, Sequence[float | None]]] = []
         for client, weights in models:
             x, y = self.federation.local_test_records(client)
             if len(y):
                 local.append(float(self._run(weights, x, y)[0].double().mean()))
             if len(everywhere) < most:
-                everywhere.append(float(self._run(weights, *self._public)[0].double().mean()))
+                hits = self._run(weights, *self._public)[0]
+                everywhere.append(float(hits.double().mean()))
+                by_class.append((client, self._by_class(hits)))
         return {
             "local_accuracy": sum(local) / len(local) if local else None,
             "personal_accuracy": sum(everywhere) / len(everywhere) if everywhere else None,
+        } | self.measure_distribution(by_class)
+
+    def measure_distribution(self, by_class: Iterable[tuple[int, Sequence[float | None]]]) -> dict[str, float | None]:
+        """The metrics distribution_accuracy (P-dist) and distribution_accuracy_worst, its mean over the worst tenth.
+
+        Classes without test records do not count, nor do clients that have records of such classes alone.
+
+        Args:
+            by_class: clients, each with the accuracy of its model on the test records of every class.
+        """
+        shares = ((self._label_shares(client), accuracies) for client, accuracies in by_class)
+        found = sorted(
+            sum(share * accuracy for share, accuracy in zip(own, accuracies, strict=True) if accuracy is not None)
+            for own, accuracies in shares
+            if sum(own)
+        )
+        worst = found[: math.ceil(len(found) / 10)]
+        return {
+            "distribution_accuracy": sum(found) / len(found) if found else None,
+            "distribution_accuracy_worst": sum(worst) / len(worst) if worst else None,
         }
+
+    def _label_shares(self, client: int) -> list[float]:
+        """The share of each class in a client's training records, among the classes that have test records."""
+        data = self.federation
+        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).double()
+        counts[torch.bincount(data.test_y, minlength=data.classes) == 0] = 0
+        shares: list[float] = (counts / counts.sum().clamp_min(1)).tolist()
+        return shares
 
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ def make_noise_key(
     Args:
         model: the module with its first weights; a module of the user's own may begin anywhere.
     """
-    told = experiment.model_dump_json(exclude=NOT_IN_NOISE)
+    told = experiment.model_dump_json(exclude=NOT_IN_NOISE | {"method": experiment.method.unused_later_fields()})
     digest = hashlib.sha256(f"{told} {experiment.method.identity()} {noise_multiplier!r} {federation.digest}".encode())
     digest.update(f"{model_name} {model}".encode())
     for name, w in parameters_of(model).items():

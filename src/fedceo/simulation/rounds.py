@@ -151,11 +151,13 @@ class Simulation:
         weights = self.method.global_model(self.state)
         record = self.evaluator.measure(weights)
         own = self.method.personal_clients(self.state)
-        if own is None and not self.federation.has_local_test:
-            return record
         clients = range(self.federation.clients) if own is None else own
         chosen = clients[:: -(-len(clients) // MOST_MEASURED) or 1]
         if own is None:  # everybody's own model is the global one
+            by_class = record["test_accuracy_per_class"]
+            record |= self.evaluator.measure_distribution((client, by_class) for client in chosen)
+            if not self.federation.has_local_test:
+                return record
             local = self.evaluator.measure_local(weights, chosen)
             return record | {"local_accuracy": local, "personal_accuracy": record["test_accuracy"]}
         models = (
