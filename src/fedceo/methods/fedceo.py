@@ -24,7 +24,7 @@ from fedceo.experiment.sections import Count, Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, register
-from fedceo.tensors.weights import Weights, repeat, stack
+from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -170,19 +170,15 @@ class FedCEO(Method):
         restart = self.settings.restart
         if not state.personal or not self._restarts(round_) or restart == "mean":
             return repeat(state.weights, len(clients))
-        own = self._own(state, range(len(clients)) if restart == "slot" else clients)
+        own = state.models_of(range(len(clients)) if restart == "slot" else clients)
         if restart != "interpolated":
             return own
         return {name: torch.lerp(state.weights[name].expand_as(w), w, self.settings.alpha) for name, w in own.items()}
 
     def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
-        if self.settings.restart in ("slot", "stored") or not clients:
+        if self.settings.restart in ("slot", "stored"):
             return super().personalise(state, clients, round_)
-        return self._own(state, clients)
-
-    def _own(self, state: State, keys: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The smoothed models of these clients or positions, the global model where there is none: name -> (K, ...)."""
-        return stack([state.personal.get(key, state.weights) for key in keys])
+        return state.models_of(clients)
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         if self.settings.restart == "slot" and state.personal:

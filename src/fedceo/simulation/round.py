@@ -20,7 +20,7 @@ from torch import Tensor
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
-from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
+from fedceo.mechanisms.uploads import Contribution, Senders, Stack, Uploads
 from fedceo.methods.base import Method, State, Statistics
 from fedceo.simulation.clock import Clock
 from fedceo.tensors.weights import Weights
@@ -131,6 +131,9 @@ class LocalCohort:
         statistics = self.method.statistics(entry.round)
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
+        if self.method.stays_home(entry.round):
+            senders = self._senders(entry)
+            return Collected(Stack({}, senders.clients, senders.sizes, 0), _kept(sent.personal, entry), loss)
         origin = {name: state.weights[name] for name in sent.start}
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
@@ -156,8 +159,13 @@ class LocalCohort:
         loss = None
         passes: list[Weights] = [self.method.starts(state, entry.reported, entry.round)]
         for work in self.works:
-            trained, loss = self._phase(passes[-1], entry, work)
+            begin = self.method.phase_start(state, entry.reported, passes)
+            if self.method.pulls_to_global:
+                work = replace(work, anchor=state.weights)
+            trained, loss = self._phase(begin, entry, work)
             passes.append(trained)
+        if self.method.stays_home(entry.round):
+            return Contribution({}, {}, passes[-1]), loss
         return self.method.contribution(state, entry.reported, passes), loss
 
     def _measured(self, state: State, entry: Entry, statistics: Statistics) -> Contribution:

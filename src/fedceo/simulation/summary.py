@@ -15,7 +15,6 @@ from fedceo.experiment.plugins import is_own
 from fedceo.models.plugins import fingerprint
 from fedceo.simulation.spending import spent_rows
 
-
 OF_CLIENTS = ("local_accuracy", "personal_accuracy", "distribution_accuracy", "distribution_accuracy_worst")
 """The metrics of clients' own models."""
 
