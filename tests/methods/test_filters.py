@@ -13,8 +13,8 @@ from fedceo.mechanisms.uploads import Stack
 from fedceo.methods.base import State
 from fedceo.methods.fedceo import FedCEO, FedCEOSettings
 from fedceo.simulation.spending import planned_rows
-from tests.methods.test_methods import experiment, simulate, stacked
 from tests.support import naive_tsvd
+from tests.support.small_experiments import experiment, simulate, stacked
 from tests.support.weights import distance
 
 PERSONAL: dict[str, Any] = {"name": "fedceo", "interval": 1}
