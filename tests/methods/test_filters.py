@@ -95,6 +95,19 @@ def test_everybody_who_was_ever_seen_is_measured() -> None:
     assert simulation.method.personal_clients(simulation.state) == sorted(seen)
 
 
+def test_settings_of_personal_models_are_chosen_by_personal_models() -> None:
+    """Damping does not change the global model, so that its accuracy says nothing about alpha."""
+    found: dict[str, list[float]] = {}
+    for choose_by in ("global", "personal"):
+        for alpha in (0.0, 1.0):
+            settings = PERSONAL | {"filter": "damp", "alpha": alpha, "restart": "mean"}
+            plain = {"mechanism": "none", "noise_multiplier": None}
+            simulation = simulate(experiment(settings, privacy=plain, evaluation={"choose_by": choose_by}), 3)
+            found.setdefault(choose_by, []).append(simulation.measure()["validation_accuracy"])
+    assert found["global"][0] == found["global"][1]
+    assert found["personal"][0] != found["personal"][1]
+
+
 def rows_of(method: dict[str, Any], **privacy: Any) -> list[tuple[str, float | None]]:
     sizes = [6, 10, 9, 8]
     return [(row.observer, row.epsilon) for row in planned_rows(experiment(method, privacy=privacy), sizes)]

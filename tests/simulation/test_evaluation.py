@@ -53,6 +53,16 @@ def test_p_dist_weighs_classes_as_a_client_has_them() -> None:
     found = evaluator.measure_personal([(client, weights) for client in range(data.clients)], most=data.clients)
     assert found["distribution_accuracy"] == pytest.approx(sum(own) / len(own))
     assert found["distribution_accuracy_worst"] == pytest.approx(min(own))
+    labels = data.y[data.validation]
+    right = (evaluator.model(data.x[data.validation]).argmax(1) == labels).double()
+    by_hand = [
+        sum(float((data.y[data.train[k]] == each).double().mean() * right[labels == each].mean()) for each in range(3))
+        for k in (0, 2)
+    ]
+    validated = evaluator.validate_personal([(0, weights), (2, weights), (3, weights)], most=2)
+    assert validated == pytest.approx(sum(by_hand) / 2)
+    evaluator.federation = replace(data, validation=data.validation[:0])
+    assert evaluator.validate_personal([(0, weights)], most=1) is None, "there are no validation records"
     few = evaluator.measure_personal([(client, weights) for client in range(data.clients)], most=1)
     assert few["distribution_accuracy"] == pytest.approx(own[0])
 

@@ -185,5 +185,8 @@ class _Unmeasured(Evaluator):
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
         return {}
 
+    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
+        return None
+
     def measure_distribution(self, by_class: Iterable[tuple[int, Sequence[float | None]]]) -> dict[str, float | None]:
         return {}

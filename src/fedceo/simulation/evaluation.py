@@ -6,6 +6,7 @@ share of the client's training records, each averaged over clients with equal we
 all test records in the place of a few.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -90,25 +91,33 @@ class Evaluator:
         Args:
             by_class: clients, each with the accuracy of its model on the test records of every class.
         """
-        shares = ((self._label_shares(client), accuracies) for client, accuracies in by_class)
-        found = sorted(
-            sum(share * accuracy for share, accuracy in zip(own, accuracies, strict=True) if accuracy is not None)
-            for own, accuracies in shares
-            if sum(own)
-        )
+        own = (self._on_own_labels(client, accuracies) for client, accuracies in by_class)
+        found = sorted(accuracy for accuracy in own if accuracy is not None)
         worst = found[: math.ceil(len(found) / 10)]
         return {
             "distribution_accuracy": sum(found) / len(found) if found else None,
             "distribution_accuracy_worst": sum(worst) / len(worst) if worst else None,
         }
 
-    def _label_shares(self, client: int) -> list[float]:
-        """The share of each class in a client's training records, among the classes that have test records."""
+    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
+        """P-dist over the first `most` models, on the validation records in the place of the test set; None without."""
+        if not len(self.federation.validation):
+            return None
+        found, measured, accuracies = [], None, list[float | None]()
+        for client, weights in itertools.islice(models, most):
+            if weights is not measured:  # one model may be that of many clients
+                measured, (hits, _) = weights, self._run(weights, *self._validation)
+                accuracies = self._by_class(hits, self._validation[1].cpu())
+            found.append((client, accuracies))
+        return self.measure_distribution(found)["distribution_accuracy"]
+
+    def _on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
+        """The mean of the classes' accuracies, weighted as in the client's training records."""
         data = self.federation
-        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).double()
-        counts[torch.bincount(data.test_y, minlength=data.classes) == 0] = 0
-        shares: list[float] = (counts / counts.sum().clamp_min(1)).tolist()
-        return shares
+        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).tolist()
+        known = [(count, accuracy) for count, accuracy in zip(counts, accuracies, strict=True) if accuracy is not None]
+        records = sum(count for count, _ in known)
+        return sum(count * accuracy for count, accuracy in known) / records if records else None
 
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
@@ -120,8 +129,9 @@ class Evaluator:
         data = self.federation
         return data.x[data.validation].to(self.device), data.y[data.validation].to(self.device)
 
-    def _by_class(self, hits: Tensor) -> list[float | None]:
-        labels, classes = self.federation.test_y, self.federation.classes
+    def _by_class(self, hits: Tensor, labels: Tensor | None = None) -> list[float | None]:
+        """The accuracy on each class, None for a class without records; labels: those of the test set if left out."""
+        labels, classes = self.federation.test_y if labels is None else labels, self.federation.classes
         counts = torch.bincount(labels, minlength=classes).tolist()
         right = torch.bincount(labels[hits], minlength=classes).tolist()
         return [h / c if c else None for h, c in zip(right, counts, strict=True)]
