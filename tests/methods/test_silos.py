@@ -112,6 +112,15 @@ def test_an_unpulled_client_of_mr_mtl_trains_as_one_alone() -> None:
         assert close(pulled_by_nothing.state.personal[k], alone.state.personal[k])
 
 
+@pytest.mark.parametrize("name", ["mr-mtl", "ditto"])
+def test_a_client_at_its_cap_sends_nothing_of_the_model_that_it_keeps(name: str) -> None:
+    capped: dict[str, Any] = {"privacy": {"participation_cap": 1}}
+    once, thrice = (simulated({"name": name}, "batched", rounds, **dict(capped)) for rounds in (1, 3))
+    assert not close(once.state.weights, start())
+    assert close(thrice.state.weights, once.state.weights)
+    assert all(close(thrice.state.personal[k], once.state.personal[k]) for k in EVERYBODY)
+
+
 def epsilons(method: dict[str, Any], mechanism: str) -> dict[str, float | None]:
     privacy = {"mechanism": mechanism, "clip": 1.0, "noise_multiplier": 2.0}
     experiment = parse_experiment(table(method, privacy=privacy, train={"rounds": 4, "batch_size": 4}))

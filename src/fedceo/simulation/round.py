@@ -166,7 +166,7 @@ class LocalCohort:
             passes.append(trained)
         if self.method.stays_home(entry.round):
             return Contribution({}, {}, passes[-1]), loss
-        return self.method.contribution(state, entry.reported, passes), loss
+        return _without_capped(self.method.contribution(state, entry.reported, passes), entry), loss
 
     def _measured(self, state: State, entry: Entry, statistics: Statistics) -> Contribution:
         """The contribution of clients that send statistics; those at their cap send the statistics of no records."""
@@ -195,6 +195,19 @@ class LocalCohort:
             weights = {name: w.clone().index_copy_(0, rows, found.weights[name]) for name, w in starts.items()}
         loss = float(found.losses.mean())
         return weights, loss if math.isfinite(loss) else None
+
+
+def _without_capped(sent: Contribution, entry: Entry) -> Contribution:
+    """The contribution in which clients at their cap have no update, whatever a method makes of models they kept."""
+    if not entry.capped:
+        return sent
+    capped = [client in entry.capped for client in entry.reported]
+
+    def stayed(start: Tensor, trained: Tensor) -> Tensor:
+        rows = torch.tensor(capped, device=trained.device).view(-1, *[1] * (trained.ndim - 1))
+        return torch.where(rows, start, trained)
+
+    return replace(sent, trained={name: stayed(sent.start[name], w) for name, w in sent.trained.items()})
 
 
 def _kept(personal: Weights, entry: Entry) -> dict[int, Weights]:
