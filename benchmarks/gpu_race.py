@@ -139,7 +139,11 @@ def race(setting: Setting, quick: bool, checked: dict[Place, float | str], deadl
                 row = summarise(setting, each, [result], apart, WARM)
                 row["rounds_ms"] = (1e3 * np.diff(result["ends"])).tolist()
             except RuntimeError as error:
-                row = {"setting": setting.name, "contender": each.label, "error": str(error).splitlines()[0].rstrip(":")}
+                row = {
+                    "setting": setting.name,
+                    "contender": each.label,
+                    "error": str(error).splitlines()[0].rstrip(":"),
+                }
             rows.append(row)
             show(row, rows[0])
     return rows

@@ -103,6 +103,16 @@ def experiments() -> dict[str, dict[str, Any]]:
         ),
         "ppsgd, gradient": changed(method={"name": "ppsgd", "form": "gradient", "alpha": 0.5}),
         "centaur, power": changed(method={"name": "centaur", "initialisation": "power", "power_rounds": 2}),
+        "fedceo, damp, all, record": changed(
+            privacy=RECORD, method={"name": "fedceo", "filter": "damp", "memory": "all", "interval": 2}
+        ),
+        "fedceo, spare-mean": changed(
+            method={"name": "fedceo", "filter": "spare-mean", "interval": 2, "strength": 5.0, "restart": "mean"}
+        ),
+        "local, record": changed(privacy=RECORD, method={"name": "local"}),
+        "fedavg-finetune": changed(method={"name": "fedavg-finetune"}),
+        "mr-mtl": changed(method={"name": "mr-mtl"}),
+        "ditto, record": changed(privacy=RECORD, method={"name": "ditto"}),
         "jain-anil": changed(method={"name": "jain-anil", "rank": 4}),
     }
 

@@ -18,7 +18,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PEERS = ("pfl==0.6.0", "flwr[simulation]==1.41.0", "opacus==1.6.0")
+PEERS = ("pfl==0.6.0", "flwr[simulation]==1.41.0", "opacus==1.6.0", "platformdirs", "tomli-w")
+"""The peers, and what this library needs that the other machine lacks."""
 TORCH = "torch==2.11.0"
 THERE = (
     "torch",

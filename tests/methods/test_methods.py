@@ -11,41 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.errors import UsageError
-from fedceo.experiment import file as config
 from fedceo.mechanisms.uploads import Mean, Stack
 from fedceo.methods.base import Setup, State
 from fedceo.methods.fedavg import FedAvg
 from fedceo.methods.fedceo import FedCEO, FedCEOSettings
 from fedceo.methods.server import Server
 from fedceo.models import build_model, parameters_of
-from fedceo.models.mlp import MLP
-from fedceo.simulation.rounds import Simulation
 from fedceo.training.schedule import Schedule
 from tests.support import naive_tsvd
+from tests.support.small_experiments import experiment, simulate, stacked
 from tests.support.small_federation import federation
 from tests.support.weights import distance
-
-
-def experiment(method: dict[str, Any], **changes: dict[str, Any]) -> config.Experiment:
-    table: dict[str, dict[str, Any]] = {
-        "data": {"name": "small", "clients": 4},
-        "cohort": {"size": 3},
-        "train": {"rounds": 4, "local_epochs": 2, "batch_size": 4, "server_learning_rate": 0.5},
-        "privacy": {"mechanism": "distributed", "noise_multiplier": 1.0, "clip": 0.7},
-        "evaluation": {"every": 1},
-        "method": method,
-    }
-    for section, fields in changes.items():
-        table[section] = table.get(section, {}) | fields
-    return config.parse_experiment(table)
-
-
-def simulate(settings: config.Experiment, rounds: int) -> Simulation:
-    model = build_model("mlp", (1, 4, 4), 3, seed=1)
-    simulation = Simulation(settings, federation(), model, "mlp", settings.privacy.noise_multiplier or 0.0)
-    for _ in range(rounds):
-        simulation.step()
-    return simulation
 
 
 def test_one_round_of_udp_fedavg_by_hand() -> None:
@@ -80,13 +56,6 @@ def test_fedceo_without_threshold_is_fedavg(mechanism: str) -> None:
     ceo = simulate(experiment(weak, privacy=privacy), 4)
     avg = simulate(experiment({"name": "fedavg"}, privacy=privacy), 4)
     assert distance(ceo.state.weights, avg.state.weights) < 1e-5
-
-
-def stacked(m: int = 5) -> Stack:
-    torch.manual_seed(0)
-    common = parameters_of(MLP((16,), 3))
-    weights = {name: w + 0.05 * torch.randn(m, *w.shape) for name, w in common.items()}
-    return Stack(weights, tuple(range(10, 10 + m)), torch.ones(m, dtype=torch.float64), 0)
 
 
 def above_every_other_frequency(uploads: Stack) -> float:

@@ -77,5 +77,5 @@ def test_the_ordinary_page_marks_what_no_epsilon_covers(private: Path, tmp_path:
     words, text = words_of(private / "mine", tmp_path, public=False)
     assert "Single clients' models, before noise: not covered by any epsilon." in words
     assert "Columns marked * were measured on private records" in words
-    assert text.count('<abbr title="before noise: not covered by any epsilon">*</abbr>') == 3
+    assert text.count('<abbr title="before noise: not covered by any epsilon">*</abbr>') == 5
     assert "own records (P-loc), over rounds; before noise: not covered by any epsilon" in words

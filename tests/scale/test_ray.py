@@ -102,10 +102,11 @@ def test_two_workers_give_the_bits_of_two_threads() -> None:
     [
         {"privacy": {"mechanism": "record", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}},
         {"method": {"name": "ppsgd"}},
+        {"method": {"name": "mr-mtl", "strength": 0.3}},
         {"data": {"clients": 100}, "cohort": {"size": 50, "sampling": "poisson"}, "method": {"name": "fedavg"}},
         {"privacy": {"participation_cap": 1, "noise_multiplier": 1.0}, "train": {"precision": "float64"}},
     ],
-    ids=["record", "personal heads", "turns", "capped clients"],
+    ids=["record", "personal heads", "pulled to the mean", "turns", "capped clients"],
 )
 def test_every_kind_of_round(sections: dict[str, Any]) -> None:
     table = TABLE | {

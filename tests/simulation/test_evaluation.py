@@ -38,3 +38,46 @@ def test_classes_without_records_have_no_accuracy() -> None:
     expected = [float(hits[data.test_y == label].double().mean()) for label in range(data.classes)]
     assert found["test_accuracy_per_class"] == pytest.approx([*expected, None])
     assert found["test_accuracy"] == pytest.approx(float(hits.double().mean()))
+
+
+def test_p_dist_weighs_classes_as_a_client_has_them() -> None:
+    """Records of the test set drawn with a client's label shares are classified right as often as P-dist says."""
+    evaluator, weights = measured([], [], [], [])
+    data = evaluator.federation
+    hits = (evaluator.model(data.test_x).argmax(1) == data.test_y).double()
+    own = []
+    for client in range(data.clients):
+        labels = data.y[data.train[client]]
+        odds = [float((labels == label).double().mean() / (data.test_y == label).sum()) for label in data.test_y]
+        own.append(float((hits * torch.tensor(odds, dtype=torch.float64)).sum()))
+    found = evaluator.measure_personal([(client, weights) for client in range(data.clients)], most=data.clients)
+    assert found["distribution_accuracy"] == pytest.approx(sum(own) / len(own))
+    assert found["distribution_accuracy_worst"] == pytest.approx(min(own))
+    labels = data.y[data.validation]
+    right = (evaluator.model(data.x[data.validation]).argmax(1) == labels).double()
+    by_hand = [
+        sum(float((data.y[data.train[k]] == each).double().mean() * right[labels == each].mean()) for each in range(3))
+        for k in (0, 2)
+    ]
+    validated = evaluator.validate_personal([(0, weights), (2, weights), (3, weights)], most=2)
+    assert validated == pytest.approx(sum(by_hand) / 2)
+    evaluator.federation = replace(data, validation=data.validation[:0])
+    assert evaluator.validate_personal([(0, weights)], most=1) is None, "there are no validation records"
+    few = evaluator.measure_personal([(client, weights) for client in range(data.clients)], most=1)
+    assert few["distribution_accuracy"] == pytest.approx(own[0])
+
+
+def test_the_worst_tenth_and_classes_that_nobody_tests() -> None:
+    """Twenty-one clients of one class each but the last, whose class has no test records."""
+    evaluator, _ = measured([], [], [], [])
+    data = evaluator.federation
+    classes = torch.arange(3).repeat(7)
+    evaluator.federation = replace(
+        data, y=classes, train=[torch.tensor([k]) for k in range(21)], test_y=data.test_y.clamp_max(1), classes=3
+    )
+    accuracies = [(k, [k / 100, 0.5 + k / 100, None]) for k in range(21)]
+    counted = sorted(k / 100 if k % 3 == 0 else 0.5 + k / 100 for k in range(21) if k % 3 < 2)
+    found = evaluator.measure_distribution(accuracies)
+    assert found["distribution_accuracy"] == pytest.approx(sum(counted) / 14)
+    assert found["distribution_accuracy_worst"] == pytest.approx(sum(counted[:2]) / 2)
+    assert evaluator.measure_distribution([])["distribution_accuracy"] is None

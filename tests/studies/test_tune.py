@@ -52,7 +52,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", known_methods())
 def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
-    experiment = parse_experiment(TABLE | {"method": {"name": name}})
+    privacy = {"mechanism": "record", "noise_multiplier": 1.0}
+    experiment = parse_experiment(TABLE | {"method": {"name": name}, "train": {"rounds": 12}, "privacy": privacy})
     for field, values in experiment.method.search_space(experiment).items():
         for value in values:
             changed(experiment, {field: value})

@@ -35,6 +35,7 @@ OTHERWISE: dict[str, Any] = {
     "only": frozenset(),
     "steps": 1,
     "phase": 1,
+    "anchor": {},
 }
 """For each field of Work a value that is not its default, though it may be as false as that."""
 
@@ -113,6 +114,20 @@ def test_pulls_by_hand(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> Non
     assert outside.any() and not outside.all()
     pulled = moved(2, proximal=0.4, outside=0.9, outside_radius=radius)
     assert torch.allclose(pulled, second - rate * (0.4 + 0.9 * outside) * first, atol=1e-12)
+
+
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_an_anchor_by_hand(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
+    """One full batch: with an anchor the first step is pulled already, though nothing has moved from its start."""
+    here, rate = context(), 0.1
+    begin = starts(here)
+    anchor = {name: 0.3 * w[0] + 1 for name, w in begin.items()}
+    free, pulled = (
+        trainer(here).train(begin, range(len(SIZES)), 1, Work(1, 64, rate, proximal=pull, anchor=anchor)).weights
+        for pull in (0.0, 0.4)
+    )
+    for name, w in begin.items():
+        assert torch.allclose(pulled[name], free[name] - rate * 0.4 * (w - anchor[name]), atol=1e-12)
 
 
 @pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])

@@ -43,6 +43,7 @@ PLAIN = Work(2, 4, 0.1, 0.5)
 def works(head: frozenset[str], body: frozenset[str]) -> dict[str, Work]:
     return {
         "proximal": replace(PLAIN, proximal=0.5),
+        "anchored": replace(PLAIN, proximal=0.5),
         "outside": replace(PLAIN, outside=0.5, outside_radius=0.05),
         "radius": replace(PLAIN, radius=0.05),
         "ascent": replace(PLAIN, ascent=0.1),
@@ -76,6 +77,8 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
     last = list(weights)[-1].split(".")[0]
     head = frozenset(each for each in weights if each.split(".")[0] == last)
     work = replace(works(head, frozenset(weights) - head)[name], record=record)
+    if name == "anchored":
+        work = replace(work, anchor={each: 0.5 * w for each, w in weights.items()})
     starts = {each: w.expand(len(SIZES), *w.shape).clone() for each, w in weights.items()}
     one, other = (
         kind_of(context).train(starts, range(len(SIZES)), 2, work).weights for kind_of in (LoopTrainer, BatchedTrainer)

@@ -15,8 +15,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Speed
 
 How long a round takes on one NVIDIA H200, and what limits it. Random records in the shapes of the paper's settings:
-N = 100 clients, K = 10 a round, E = 30 local epochs, B = 64, so that a round of LeNet-5 is 210 steps of ten clients. The
-scripts are in [benchmarks/](../benchmarks/README.md); this page is written by `tools/pages/speed_page.py`.
+N = 100 clients, K = 10 a round, E = 30 local epochs, B = 64, so that a round of LeNet-5 is 210 steps of ten clients.
+The scripts are in [benchmarks/](../benchmarks/README.md); this page is written by `tools/pages/speed_page.py`.
 """
 
 
@@ -72,8 +72,8 @@ def roofline() -> list[str]:
     lines.append(
         measured(result, "gpu_roofline.py")
         + f" A copy moves {result['bytes_a_second'] / 1e12:.2f} TB/s, a float16 product runs at\n"
-        + f"{result['operations_a_second'] / 1e12:.0f} TFLOP/s. The limit of a kernel is the longer of its bytes over the"
-        + " first and its operations over the second."
+        + f"{result['operations_a_second'] / 1e12:.0f} TFLOP/s. The limit of a kernel is the longer of its bytes over "
+        + "the first and its operations over the second."
     )
     for regime in ("record", "distributed"):
         part = result[regime]

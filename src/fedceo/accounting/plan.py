@@ -78,7 +78,7 @@ class Plan:
         sampling: fixed (K of N without replacement) | poisson (each client with probability K/N) | cyclic (groups of
             clients take turns, whole or Poisson within; noise on the sum, or none).
         adjacency: zero-out (a client's contribution becomes zero) | replace-one | add-remove.
-        release: average (or anything computed from it) | personalised (FedCEO, restart own or slot) | stored.
+        release: average (or anything computed from it) | personalised (FedCEO, made from a round's stack) | stored.
         interval: I, rounds between smoothings of a personalised release.
         min_reports: R, the number of reports that noise shares are sized for; a round with fewer releases nothing.
         dropout: probability with which a report goes missing, drawn in secret, anew in each round and alike for all.

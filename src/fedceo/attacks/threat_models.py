@@ -132,5 +132,5 @@ def _smoothed(
     uploads = _uploads(simulation, sender, *records, clients)
     round_ = next(t for t in count(simulation.round + 1) if method.smooths(t))
     state, _ = method.aggregate(State(dict(sender.weights)), uploads, round_)
-    returned = method.starts(state, clients, round_ + 1)
+    returned = method.personalise(state, clients, round_)
     return {name: w[0] for name, w in returned.items()}

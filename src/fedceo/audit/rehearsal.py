@@ -177,10 +177,16 @@ class _Unmeasured(Evaluator):
         pass
 
     def measure(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
-        return {"test_accuracy": None}
+        return {"test_accuracy": None, "test_accuracy_per_class": []}
 
     def measure_local(self, weights: Mapping[str, Tensor], clients: Sequence[int]) -> float | None:
         return None
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
+        return {}
+
+    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
+        return None
+
+    def measure_distribution(self, by_class: Iterable[tuple[int, Sequence[float | None]]]) -> dict[str, float | None]:
         return {}

@@ -8,7 +8,7 @@ what the method cannot be combined with, what `fedceo tune` searches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
@@ -38,6 +38,8 @@ class MethodSettings(Section):
     if TYPE_CHECKING:
         name: str  # a field of every method's settings, but not of a user's own, which the file names
 
+    later_fields: ClassVar[tuple[str, ...]] = ()
+
     def check(self, experiment: Experiment) -> None:
         """Raises ValueError, in one line, where the method does not fit the rest of the experiment."""
 
@@ -47,6 +49,10 @@ class MethodSettings(Section):
     def identity(self) -> dict[str, Any]:
         """Tells a run's method from a later one of the same name; empty for the library's own."""
         return {}
+
+    def unused_later_fields(self) -> set[str]:
+        """Fields that came in a later version and have their defaults: without them runs keep the noise they had."""
+        return {name for name in self.later_fields if getattr(self, name) == type(self).model_fields[name].default}
 
     def record_steps(self, batches: int, epochs: int) -> int:
         """Private steps of one participation under record-level privacy; batches: of one epoch.

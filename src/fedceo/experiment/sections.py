@@ -276,7 +276,11 @@ class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""
     personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
-    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob)."""
+    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob,
+    P-dist)."""
+    choose_by: Literal["global", "personal"] = "global"
+    """The models whose accuracy on validation records rounds and settings are chosen by. global: the global model.
+    personal: clients' own, each class weighted by its share of the client's records, which is P-dist on these."""
 
 
 class Checkpoint(Section):

@@ -36,7 +36,7 @@ from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Contribution, Mean, Stack, Uploads
 from fedceo.methods.robust import AGGREGATES
 from fedceo.methods.server import Server
-from fedceo.tensors.weights import Weights, repeat
+from fedceo.tensors.weights import Weights, repeat, stack
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -76,6 +76,12 @@ class State:
         personal = {client: place(model) for client, model in self.personal.items()}
         return State(place(self.weights), personal, {kind: place(tensors) for kind, tensors in self.server.items()})
 
+    def models_of(self, clients: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The whole model that is kept for each client, the global one where there is none: name -> (K, ...)."""
+        if not clients:
+            return repeat(self.weights, 0)
+        return stack([self.personal.get(client, self.weights) for client in clients])
+
     def flatten(self) -> dict[str, torch.Tensor]:
         """Every tensor under one name, for a file."""
         flat = {f"global/{name}": w for name, w in self.weights.items()}
@@ -114,6 +120,7 @@ class Setup:
         noise: standard deviation of the noise in an entry of an upload; None where there is no user-level noise.
         server: the optimiser between the mean update and the model.
         server_learning_rate: train.server_learning_rate.
+        rounds: T.
         aggregation: train.aggregation, what a method that does not need the stack is given of it.
         smooth: the function that does the truncated t-SVD on workers; None: it is done in this process.
     """
@@ -123,6 +130,7 @@ class Setup:
     noise: float | None = None
     server: Server = field(default_factory=Server)
     server_learning_rate: float = 1.0
+    rounds: int = 1
     aggregation: str = "mean"
     smooth: Smooth | None = None
 
@@ -134,10 +142,13 @@ class Method:
         Settings: the class of its [method] table, whose `name` has the method's name as default.
         needs_stack: whether `aggregate` must see each client's upload, or only their mean (or what train.aggregation
             puts in its place).
+        pulls_to_global: whether the terms of local training that look back at a model look at the global one, not at
+            each client's start.
     """
 
     Settings: ClassVar[type[MethodSettings]]
     needs_stack: bool = False
+    pulls_to_global: ClassVar[bool] = False
 
     def __init__(self, settings: Any = None, setup: Setup | None = None) -> None:
         """settings: an object of the class Settings; left out, its defaults."""
@@ -169,6 +180,14 @@ class Method:
     def phases(self, work: Work) -> Sequence[Work]:
         """The parts of a client's local training in a round, one after another."""
         return (work,)
+
+    def phase_start(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Weights:
+        """The models that the next phase starts from; passes: the models at the start and after each phase so far."""
+        return passes[-1]
+
+    def stays_home(self, round_: int) -> bool:
+        """Whether clients send nothing in the round and keep the models that they train."""
+        return False
 
     def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
         """The parts that are sent and kept; passes: the models at the start and after each phase, name -> (K, ...)."""
@@ -234,6 +253,7 @@ def make_method(experiment: Experiment, weights: Weights, mechanism: Mechanism, 
         noise=mechanism.upload_noise,
         server=Server(train.server_optimizer, mechanism.step),
         server_learning_rate=train.server_learning_rate,
+        rounds=train.rounds,
         aggregation=train.aggregation,
         smooth=smooth,
     )

@@ -4,6 +4,9 @@ Every I rounds the m uploads of a layer, in ascending client number, are folded 
 values in the Fourier domain of the client axis are soft-thresholded at ratio^(t/I) / (2 strength). The global model is
 the mean of the smoothed ones. That mean equals the soft-thresholded mean at threshold / m, so restart = "mean" never
 needs a single client's upload; the other restarts do, and hand the smoothed models back to clients.
+
+The other filters keep the zero frequency of the client axis, the mean of the stack, as it is, and work on what is left,
+each client's deviation from it: "damp" makes deviations smaller, "spare-mean" soft-thresholds them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,7 +24,7 @@ from fedceo.experiment.fields import Count, Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, register
-from fedceo.tensors.weights import Weights, repeat, stack
+from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -48,26 +51,45 @@ class FedCEOSettings(MethodSettings):
     s is the known standard deviation of the noise in an upload: what noise alone would reach."""
     kappa: Positive = 1.0
     """Factor of the threshold "noise"."""
+    filter: Literal["threshold", "damp", "spare-mean"] = "threshold"
+    """The smoothing. threshold: the paper's, of all frequencies of the client axis. damp: the zero frequency, which is
+    the mean, is kept and the others are multiplied by alpha. spare-mean: the zero frequency is kept and the others have
+    the threshold. Every client of the stack has the model that the filter makes of its own."""
+    alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.5
+    """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated"."""
+    memory: Literal["cohort", "all"] = "cohort"
+    """The uploads that are smoothed together: those of the round, or the last upload of every client so far, so that
+    everybody who was ever seen has a personal model. The mean at a smoothing is that of the uploads smoothed."""
     interval: Count = 10
     """I, rounds between smoothings."""
-    restart: Literal["own", "mean", "slot", "stored"] = "own"
+    restart: Literal["own", "interpolated", "mean", "slot", "stored"] = "own"
     """The model that a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the
-    mean. mean: the mean of the smoothed models, always; this is FedAvg with a soft-thresholded mean. slot: the smoothed
-    model of its position in the cohort. stored: at every restart the client's last stored model, however old, as in the
-    authors' program."""
+    mean. interpolated: the mean plus alpha times the way to its smoothed model. mean: the mean of the smoothed models,
+    always; with filter "threshold" over the cohort this is FedAvg with a soft-thresholded mean, and nobody has a model
+    of its own. slot: the smoothed model of its position in the cohort. stored: at every restart the client's last
+    stored model, however old, as in the authors' program."""
     unseen: Literal["train", "resubmit"] = "train"
     """The part of a client without a stored model in a restart from stored models. train: it trains from the global
     model. resubmit: it does not train and sends what the client before it sent, as in the authors' program."""
     layers: str | list[str] = "all"
     """The layers that are smoothed: "all", "last N", or a list of names."""
 
+    later_fields: ClassVar[tuple[str, ...]] = ("filter", "alpha", "memory")
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients are handed models that are made from single uploads."""
+        return self.restart != "mean" or self.filter != "threshold" or self.memory == "all"
+
     @property
     def release(self) -> str:
-        return {"mean": "average", "stored": "stored"}.get(self.restart, "personalised")
+        if not self.has_personal_models:
+            return "average"
+        return "stored" if self.restart == "stored" or self.memory == "all" else "personalised"
 
     @property
     def release_interval(self) -> int | None:
-        return None if self.restart == "mean" else self.interval
+        return self.interval if self.has_personal_models else None
 
     def check(self, experiment: Experiment) -> None:
         mechanism = experiment.mechanism
@@ -75,6 +97,11 @@ class FedCEOSettings(MethodSettings):
             raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
         if self.threshold == "noise" and experiment.privacy.noise == "banded":
             raise ValueError('method.threshold "noise" is of noise that no other round takes back, not of "banded"')
+        if self.memory == "all" and self.restart in ("slot", "stored"):
+            raise ValueError(
+                f'method.restart "{self.restart}" needs method.memory "cohort"; with "all" every client seen has a '
+                'model of its own, from which restart "own" starts'
+            )
         if self.unseen == "resubmit" and self.restart != "stored":
             raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
         growth = math.log(self.ratio) * experiment.train.rounds / self.interval
@@ -89,6 +116,11 @@ class FedCEOSettings(MethodSettings):
                 f'method.restart "{self.restart}" needs each client\'s upload, which mechanism '
                 f'"{experiment.privacy.mechanism}" does not release; use restart "mean" or mechanism "distributed"'
             )
+        if not mechanism.shows_uploads and self.has_personal_models:
+            raise ValueError(
+                f'method.filter "{self.filter}" with memory "{self.memory}" needs each client\'s upload, which '
+                f'mechanism "{experiment.privacy.mechanism}" does not release; use mechanism "distributed" or "record"'
+            )
         if experiment.train.weighting != "equal":
             raise ValueError('method "fedceo" needs train.weighting "equal"')
         if experiment.train.server_optimizer != "sgd":
@@ -102,6 +134,8 @@ class FedCEOSettings(MethodSettings):
 
         rates = super().search_space(experiment)
         del rates["train.server_optimizer"]  # thresholds are of means, which an optimiser would change
+        if self.filter == "damp":
+            return rates | {"method.alpha": [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9]}
         if self.threshold == "noise":
             return rates | {"method.kappa": [0.1, 0.3, 0.5, 1.0], "method.interval": smoothing([10, 15, 20, 30])}
         sigma = experiment.privacy.noise_multiplier or 1.5
@@ -120,7 +154,7 @@ class FedCEO(Method):
 
     def __init__(self, settings: FedCEOSettings | None = None, setup: Setup | None = None) -> None:
         super().__init__(settings, setup)
-        self.needs_stack = self.settings.restart != "mean"
+        self.needs_stack = self.settings.has_personal_models
 
     def check(self, classes: int, takes_tokens: bool) -> None:
         try:
@@ -136,10 +170,18 @@ class FedCEO(Method):
 
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
         """Clients restart from smoothed models in the round after a smoothing, from the global model otherwise."""
-        if not state.personal or not self._restarts(round_):
+        restart = self.settings.restart
+        if not state.personal or not self._restarts(round_) or restart == "mean":
             return repeat(state.weights, len(clients))
-        keys = range(len(clients)) if self.settings.restart == "slot" else clients
-        return stack([state.personal.get(key, state.weights) for key in keys])
+        own = state.models_of(range(len(clients)) if restart == "slot" else clients)
+        if restart != "interpolated":
+            return own
+        return {name: torch.lerp(state.weights[name].expand_as(w), w, self.settings.alpha) for name, w in own.items()}
+
+    def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
+        if self.settings.restart in ("slot", "stored"):
+            return super().personalise(state, clients, round_)
+        return state.models_of(clients)
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         if self.settings.restart == "slot" and state.personal:
@@ -147,11 +189,11 @@ class FedCEO(Method):
         return sorted(state.personal) or None
 
     def idle(self, state: State) -> State:
-        """Only stored models outlive the round after a smoothing."""
+        """Only stored models, and those of a memory of all, outlive the round after a smoothing."""
         return replace(state, personal=self._stored(state))
 
     def _stored(self, state: State) -> Mapping[int, Weights]:
-        return state.personal if self.settings.restart == "stored" else {}
+        return state.personal if self.settings.restart == "stored" or self.settings.memory == "all" else {}
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         stored = self._stored(state)
@@ -161,32 +203,52 @@ class FedCEO(Method):
             if round_ > 1 and self._restarts(round_):
                 uploads = resubmitted(uploads, stored, state.server.get("before", state.weights))
             server = {"before": {name: w[-1].clone() for name, w in uploads.weights.items()}}
+        filtered = uploads
+        if self.settings.memory == "all":
+            assert isinstance(uploads, Stack)
+            filtered = last_uploads(state, uploads)
+            seen = torch.tensor(filtered.clients, dtype=torch.int64)
+            server = {"uploads": dict(filtered.weights), "seen": {"clients": seen}}
         if not self.smooths(round_):
             return State(uploads.mean(), self._remember(stored, uploads), server), {"smoothed": False}
-        about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if self._is_scheduled else {})
-        if self.settings.restart == "mean":
+        has_one_threshold = self._is_scheduled and self.settings.filter != "damp"
+        about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if has_one_threshold else {})
+        if not self.needs_stack:
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
             return State(self.smooth([uploads.mean()], round_, clients)[0]), about
-        assert isinstance(uploads, Stack)
-        uploads = replace(uploads, weights=self.smooth(uploads.weights, round_, len(uploads.clients)))
-        return State(uploads.mean(), self._remember(stored, uploads, always=True), server), about
+        assert isinstance(filtered, Stack)
+        filtered = replace(filtered, weights=self.smooth(filtered.weights, round_, len(filtered.clients)))
+        return State(filtered.mean(), self._remember(stored, filtered, always=True), server), about
 
     def smoothed(self, uploads: Weights, round_: int) -> tuple[Weights, dict[str, float]] | None:
-        if not self.smooths(round_):
+        if not self.smooths(round_) or self.settings.memory == "all":  # which smooths more than these uploads
             return None
         clients = len(next(iter(uploads.values())))
-        folded = tensors.fold(uploads, self.settings.layers)
+        folded = tensors.fold(uploads, self.settings.layers) if self.settings.filter != "damp" else {}
         thresholds = {name: self.threshold(w.shape, clients, round_) for name, w in folded.items()}
         return self.smooth(uploads, round_, clients), thresholds
 
     def smooth(self, models: Any, round_: int, clients: float) -> Any:
         """Smoothed models of a stack; or of one mean in a list, at the threshold of the stack over the clients."""
         folded = tensors.fold(models, self.settings.layers)
-        divisor = clients if isinstance(models, list) else 1.0
-        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in folded.values()]
-        truncate = self.setup.smooth or tensors.truncated_tsvds
-        smoothed = truncate(list(folded.values()), thresholds)
-        return tensors.unfold(dict(zip(folded, smoothed, strict=True)), models)
+        if self.settings.filter == "threshold":
+            divisor = clients if isinstance(models, list) else 1.0
+            smoothed = self._truncated(list(folded.values()), round_, clients, divisor)
+            return tensors.unfold(dict(zip(folded, smoothed, strict=True)), models)
+        means = [w.mean(-1, keepdim=True) for w in folded.values()]
+        deviations = [w - mean for w, mean in zip(folded.values(), means, strict=True)]
+        if self.settings.filter == "damp":
+            kept = [self.settings.alpha * deviation for deviation in deviations]
+        else:
+            kept = self._truncated(deviations, round_, clients)
+        filtered = [mean + deviation for mean, deviation in zip(means, kept, strict=True)]
+        return tensors.unfold(dict(zip(folded, filtered, strict=True)), models)
+
+    def _truncated(
+        self, folded: Sequence[torch.Tensor], round_: int, clients: float, divisor: float = 1.0
+    ) -> list[torch.Tensor]:
+        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in folded]
+        return (self.setup.smooth or tensors.truncated_tsvds)(folded, thresholds)
 
     @property
     def _is_scheduled(self) -> bool:
@@ -220,3 +282,15 @@ def resubmitted(uploads: Stack, seen: Collection[int], before: Weights) -> Stack
             rows[k] = rows[k - 1] if k else -1
     given = {name: torch.cat([w, before[name][None]])[rows] for name, w in uploads.weights.items()}
     return replace(uploads, weights=given)
+
+
+def last_uploads(state: State, uploads: Stack) -> Stack:
+    """The last upload of every client so far, those of this round included, in ascending client number."""
+    if "uploads" not in state.server:
+        return uploads
+    before = state.server["seen"]["clients"].tolist()
+    rows = {client: row for row, client in enumerate([*before, *uploads.clients])}  # a later row takes the place
+    clients = tuple(sorted(rows))
+    chosen = [rows[client] for client in clients]
+    last = {name: torch.cat([state.server["uploads"][name], w])[chosen] for name, w in uploads.weights.items()}
+    return replace(uploads, weights=last, clients=clients, sizes=uploads.sizes.new_ones(len(clients)))

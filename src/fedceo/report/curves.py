@@ -14,6 +14,7 @@ FIELDS = {
     "test_accuracy": "test accuracy of the global model (G)",
     "local_accuracy": "accuracy of clients' own models on their own records (P-loc)",
     "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
+    "distribution_accuracy": "accuracy of clients' own models on test records like their own (P-dist)",
 }
 BEFORE_NOISE = "before noise: not covered by any epsilon"
 """What pages say of figures that come from private records, or from models that never leave a client."""
@@ -28,7 +29,8 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
     """A figure of accuracy over rounds: the mean over seeds, with a band of one standard deviation where several.
 
     Args:
-        field: test_accuracy (G), local_accuracy (P-loc) or personal_accuracy (P-glob).
+        field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob) or distribution_accuracy
+            (P-dist).
 
     Returns:
         data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent, for every group.

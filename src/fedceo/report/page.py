@@ -121,6 +121,8 @@ def _accuracy_row(group: Group) -> dict[str, Any]:
         "validated": "at_best_validation",
         "local": "local_accuracy_last",
         "everywhere": "personal_accuracy_last",
+        "distribution": "distribution_accuracy_last",
+        "worst": "distribution_accuracy_worst_last",
     }
     return {"group": group, "unsmoothed": _unsmoothed(group)} | {name: _mean(group, key) for name, key in keys.items()}
 

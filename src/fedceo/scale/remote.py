@@ -9,7 +9,7 @@ sees the numbers that the lost worker drew.
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ class RemoteTrainer:
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         common, personal = split_starts(starts)
         sent = ray.put(common)  # once, however many tasks there are
+        if work.anchor is not None:
+            work = replace(work, anchor={name: w.cpu() for name, w in work.anchor.items()})
         ranges = cut(len(clients), self.pool.size)
         tasks = [
             (sent, {name: w[part.start : part.stop] for name, w in personal.items()}, [clients[k] for k in part],

@@ -1,9 +1,12 @@
 """Accuracy and loss of the global model, and accuracy of clients' own models.
 
 G is one global model on the whole public test set. P-loc is each client's own model on that client's own test records,
-P-glob the same models on the public test set, each averaged over clients with equal weight.
+P-glob the same models on the public test set, P-dist the same on the public test set with each class weighted by its
+share of the client's training records, each averaged over clients with equal weight. P-dist asks what P-loc asks, with
+all test records in the place of a few.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -59,22 +62,62 @@ class Evaluator:
         return sum(float(hits.mean()) for hits in of_clients) / len(of_clients)
 
     def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
-        """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) over the first `most`.
+        """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) and those of P-dist over
+        the first `most`.
 
         Clients without test records of their own do not count for P-loc; a number over no clients is None.
         """
         local: list[float] = []
         everywhere: list[float] = []
+        by_class: list[tuple[int, Sequence[float | None]]] = []
         for client, weights in models:
             x, y = self.federation.local_test_records(client)
             if len(y):
                 local.append(float(self._run(weights, x, y)[0].double().mean()))
             if len(everywhere) < most:
-                everywhere.append(float(self._run(weights, *self._public)[0].double().mean()))
+                hits = self._run(weights, *self._public)[0]
+                everywhere.append(float(hits.double().mean()))
+                by_class.append((client, self._by_class(hits)))
         return {
             "local_accuracy": sum(local) / len(local) if local else None,
             "personal_accuracy": sum(everywhere) / len(everywhere) if everywhere else None,
+        } | self.measure_distribution(by_class)
+
+    def measure_distribution(self, by_class: Iterable[tuple[int, Sequence[float | None]]]) -> dict[str, float | None]:
+        """The metrics distribution_accuracy (P-dist) and distribution_accuracy_worst, its mean over the worst tenth.
+
+        Classes without test records do not count, nor do clients that have records of such classes alone.
+
+        Args:
+            by_class: clients, each with the accuracy of its model on the test records of every class.
+        """
+        own = (self._on_own_labels(client, accuracies) for client, accuracies in by_class)
+        found = sorted(accuracy for accuracy in own if accuracy is not None)
+        worst = found[: math.ceil(len(found) / 10)]
+        return {
+            "distribution_accuracy": sum(found) / len(found) if found else None,
+            "distribution_accuracy_worst": sum(worst) / len(worst) if worst else None,
         }
+
+    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
+        """P-dist over the first `most` models, on the validation records in the place of the test set; None without."""
+        if not len(self.federation.validation):
+            return None
+        found, measured, accuracies = [], None, list[float | None]()
+        for client, weights in itertools.islice(models, most):
+            if weights is not measured:  # one model may be that of many clients
+                measured, (hits, _) = weights, self._run(weights, *self._validation)
+                accuracies = self._by_class(hits, self._validation[1].cpu())
+            found.append((client, accuracies))
+        return self.measure_distribution(found)["distribution_accuracy"]
+
+    def _on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
+        """The mean of the classes' accuracies, weighted as in the client's training records."""
+        data = self.federation
+        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).tolist()
+        known = [(count, accuracy) for count, accuracy in zip(counts, accuracies, strict=True) if accuracy is not None]
+        records = sum(count for count, _ in known)
+        return sum(count * accuracy for count, accuracy in known) / records if records else None
 
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
@@ -86,8 +129,9 @@ class Evaluator:
         data = self.federation
         return data.x[data.validation].to(self.device), data.y[data.validation].to(self.device)
 
-    def _by_class(self, hits: Tensor) -> list[float | None]:
-        labels, classes = self.federation.test_y, self.federation.classes
+    def _by_class(self, hits: Tensor, labels: Tensor | None = None) -> list[float | None]:
+        """The accuracy on each class, None for a class without records; labels: those of the test set if left out."""
+        labels, classes = self.federation.test_y if labels is None else labels, self.federation.classes
         counts = torch.bincount(labels, minlength=classes).tolist()
         right = torch.bincount(labels[hits], minlength=classes).tolist()
         return [h / c if c else None for h, c in zip(right, counts, strict=True)]

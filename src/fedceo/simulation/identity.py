@@ -40,7 +40,7 @@ def make_noise_key(
     Args:
         model: the module with its first weights; a module of the user's own may begin anywhere.
     """
-    told = experiment.model_dump_json(exclude=NOT_IN_NOISE)
+    told = experiment.model_dump_json(exclude=NOT_IN_NOISE | {"method": experiment.method.unused_later_fields()})
     coefficients = noise_coefficients(experiment)
     if len(coefficients) > 1:  # the same draws under other coefficients would be noise that two models share
         told += repr(coefficients)

@@ -21,7 +21,7 @@ from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.mechanisms.banded import Noises
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
-from fedceo.mechanisms.uploads import Contribution, Senders, Uploads
+from fedceo.mechanisms.uploads import Contribution, Senders, Stack, Uploads
 from fedceo.methods.base import Method, State, Statistics
 from fedceo.simulation.clock import Clock
 from fedceo.tensors.weights import Weights
@@ -136,6 +136,9 @@ class LocalCohort:
         statistics = self.method.statistics(entry.round)
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
+        if self.method.stays_home(entry.round):
+            senders = self._senders(entry)
+            return Collected(Stack({}, senders.clients, senders.sizes, 0), _kept(sent.personal, entry), loss)
         origin = {name: state.weights[name] for name in sent.start}
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
@@ -163,9 +166,14 @@ class LocalCohort:
         loss = None
         passes: list[Weights] = [self.method.starts(state, entry.reported, entry.round)]
         for work in self.works:
-            trained, loss = self._phase(passes[-1], entry, work)
+            begin = self.method.phase_start(state, entry.reported, passes)
+            if self.method.pulls_to_global:
+                work = replace(work, anchor=state.weights)
+            trained, loss = self._phase(begin, entry, work)
             passes.append(trained)
-        return self.method.contribution(state, entry.reported, passes), loss
+        if self.method.stays_home(entry.round):
+            return Contribution({}, {}, passes[-1]), loss
+        return _without_capped(self.method.contribution(state, entry.reported, passes), entry), loss
 
     def _measured(self, state: State, entry: Entry, statistics: Statistics) -> Contribution:
         """The contribution of clients that send statistics; those at their cap send the statistics of no records."""
@@ -194,6 +202,19 @@ class LocalCohort:
             weights = {name: w.clone().index_copy_(0, rows, found.weights[name]) for name, w in starts.items()}
         loss = float(found.losses.mean())
         return weights, loss if math.isfinite(loss) else None
+
+
+def _without_capped(sent: Contribution, entry: Entry) -> Contribution:
+    """The contribution in which clients at their cap have no update, whatever a method makes of models they kept."""
+    if not entry.capped:
+        return sent
+    capped = [client in entry.capped for client in entry.reported]
+
+    def stayed(start: Tensor, trained: Tensor) -> Tensor:
+        rows = torch.tensor(capped, device=trained.device).view(-1, *[1] * (trained.ndim - 1))
+        return torch.where(rows, start, trained)
+
+    return replace(sent, trained={name: stayed(sent.start[name], w) for name, w in sent.trained.items()})
 
 
 def _kept(personal: Weights, entry: Entry) -> dict[int, Weights]:

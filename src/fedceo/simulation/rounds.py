@@ -6,7 +6,7 @@ while simulation.round < experiment.train.rounds:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -183,18 +183,28 @@ class Simulation:
         weights = self.method.global_model(self.state)
         record = measure_released(self.evaluator, weights, self.average)
         own = self.method.personal_clients(self.state)
-        if own is None and not self.federation.has_local_test:
-            return record
         clients = range(self.federation.clients) if own is None else own
         chosen = clients[:: -(-len(clients) // MOST_MEASURED) or 1]
         if own is None:  # everybody's own model is the global one
+            if self.experiment.evaluation.choose_by == "personal":
+                record["validation_accuracy"] = self.evaluator.validate_personal(
+                    ((client, weights) for client in chosen), len(chosen)
+                )
+            by_class = record["test_accuracy_per_class"]
+            record |= self.evaluator.measure_distribution((client, by_class) for client in chosen)
+            if not self.federation.has_local_test:
+                return record
             local = self.evaluator.measure_local(weights, chosen)
             return record | {"local_accuracy": local, "personal_accuracy": record["test_accuracy"]}
-        models = (
-            (k, {name: w[0] for name, w in self.method.personalise(self.state, [k], self.round).items()})
-            for k in chosen
-        )
-        return record | self.evaluator.measure_personal(models, self.experiment.evaluation.personal_clients)
+
+        def models() -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
+            for k in chosen:
+                yield k, {name: w[0] for name, w in self.method.personalise(self.state, [k], self.round).items()}
+
+        most = self.experiment.evaluation.personal_clients
+        if self.experiment.evaluation.choose_by == "personal":
+            record["validation_accuracy"] = self.evaluator.validate_personal(models(), most)
+        return record | self.evaluator.measure_personal(models(), most)
 
     def phases(self, t: int) -> Sequence[Work]:
         """The phases of a client's local training in round t, one after another."""

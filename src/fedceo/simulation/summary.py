@@ -15,6 +15,9 @@ from fedceo.experiment.plugins import is_own
 from fedceo.models.plugins import fingerprint
 from fedceo.simulation.spending import spent_rows
 
+OF_CLIENTS = ("local_accuracy", "personal_accuracy", "distribution_accuracy", "distribution_accuracy_worst")
+"""The metrics of clients' own models."""
+
 
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     """Accuracies: last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
@@ -40,7 +43,7 @@ def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
     return (
         unsmoothed
         | average
-        | {f"{name}_last": measured[-1].get(name) for name in ("local_accuracy", "personal_accuracy")}
+        | {f"{name}_last": measured[-1].get(name) for name in OF_CLIENTS}
         | {
             "last": measured[-1]["test_accuracy"],
             "best": best["test_accuracy"],

@@ -6,7 +6,7 @@ from typing import Any
 from fedceo.simulation.folder import RunFolder
 from fedceo.studies.cells import Cell
 
-CURVES = ("test_accuracy", "validation_accuracy", "local_accuracy", "personal_accuracy")
+CURVES = ("test_accuracy", "validation_accuracy", "local_accuracy", "personal_accuracy", "distribution_accuracy")
 
 
 def results_of(

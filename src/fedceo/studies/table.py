@@ -11,8 +11,8 @@ from fedceo.studies.cells import Cell
 
 COLUMNS = (
     "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "average", "average sd",
-    "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-glob", "epsilon outsider", "epsilon server",
-    "tuned", "seconds",
+    "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-glob", "P-dist", "P-dist sd",
+    "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned", "seconds",
 )  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         ("last", "last"), ("average", "average"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
         ("at best validation", "at_best_validation"),
         ("P-loc", "local_accuracy_last"), ("P-glob", "personal_accuracy_last"),
+        ("P-dist", "distribution_accuracy_last"), ("P-dist, worst tenth", "distribution_accuracy_worst_last"),
     ):  # fmt: skip
         values = [100 * result["accuracy"][key] for _, result in found if result["accuracy"].get(key) is not None]
         if values:

@@ -21,6 +21,8 @@ NAMES = {
 PERSONAL_NAMES = {
     "local_accuracy_last": "P-loc, on their own test records",
     "personal_accuracy_last": "P-glob, on the public test set",
+    "distribution_accuracy_last": "P-dist, on the public test set weighted by their own labels",
+    "distribution_accuracy_worst_last": "P-dist of the worst tenth of clients",
 }
 
 

@@ -15,7 +15,7 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     from fedceo.studies.table import show
 
     names = ("regime", "sigma", "seeds", "last", "best", "unsmoothed", "at best validation", "P-loc", "P-glob",
-             "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
+             "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
     out = console()

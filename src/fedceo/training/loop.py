@@ -74,7 +74,8 @@ class LoopTrainer:
         batches, masks = context.plan(client, round_, work)
         noise = RecordNoise(context.noise_generators([client], round_, work), context.device, context.dtype)
         start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
-        start_row = _row(start)
+        anchor = start if work.anchor is None else work.anchor
+        anchor_row = _row({name: anchor[name].to(w) for name, w in start.items()})
         weights = {name: w.clone() for name, w in start.items()}
         momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum else {}
         noised: Weights = {name: torch.zeros_like(w) for name, w in weights.items()} if work.ascent else {}
@@ -95,14 +96,14 @@ class LoopTrainer:
                     divisor = context.expected_batch(client, work)
                     noised = gradients = _noised(gradients, work, noise, step, divisor)
                 if terms.active_terms(work):
-                    gradients = from_row(_with_terms(work, _row(gradients), _row(weights), start_row)[0], weights)
+                    gradients = from_row(_with_terms(work, _row(gradients), _row(weights), anchor_row)[0], weights)
                 for name, w in weights.items():
                     gradient = gradients[name]
                     if work.momentum:
                         gradient = momenta[name].mul_(work.momentum).add_(gradient)
                     w.sub_(gradient, alpha=work.learning_rate)
                 if terms.projects(work):
-                    projected = from_row(terms.project(work, _row(weights), start_row)[0], weights)
+                    projected = from_row(terms.project(work, _row(weights), anchor_row)[0], weights)
                     # memory of their own, for products may round otherwise where it is not aligned
                     weights = {name: w.clone() for name, w in projected.items()}
                 losses.append(loss)
@@ -187,10 +188,10 @@ def _noised(gradients: Weights, work: Work, noise: RecordNoise, step: int, divis
     }
 
 
-def _with_terms(work: Work, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+def _with_terms(work: Work, gradient: Tensor, weights: Tensor, anchor: Tensor) -> Tensor:
     """The gradient with the terms that the Work asks for; all are (1, D)."""
     for direction, along in groupby(terms.active_terms(work), key=lambda term: term.direction):
-        vector = direction(weights, start)
+        vector = direction(weights, anchor)
         pull: Tensor | float = 0.0
         for term in along:
             applies = 1.0 if term.applies is None else term.applies(work, vector).to(vector.dtype)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -14,7 +14,7 @@ ALL_RECORDS = 2**62
 """The batch size that takes in all of a client's records."""
 BARE_FIELDS = frozenset({"epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase"})
 """The fields of a Work that leave a step w -= eta * gradient; outside_radius means nothing by itself."""
-PLAIN_FIELDS = BARE_FIELDS | {"momentum", "record", "proximal"}
+PLAIN_FIELDS = BARE_FIELDS | {"momentum", "record", "proximal", "anchor"}
 """The fields of a Work that the fused step on a GPU knows."""
 
 
@@ -50,6 +50,7 @@ class Work:
         only: names of the parameters that train while the others stay, or None if all train.
         steps: the largest number of steps, or None.
         phase: the number of this part of the round; each part has batches, masks and noise of its own.
+        anchor: name -> (...), one model that the terms look back at in the place of each client's start, or None.
     """
 
     epochs: int
@@ -65,6 +66,7 @@ class Work:
     only: frozenset[str] | None = None
     steps: int | None = None
     phase: int = 0
+    anchor: Weights | None = field(default=None, hash=False)
 
     @property
     def is_plain(self) -> bool:
@@ -83,10 +85,10 @@ class Work:
     def kind(self) -> "Work":
         """The same Work without all that differs by client in a cohort's buffers: equal kinds take equal steps."""
         record = None if self.record is None else RecordPrivacy(0.0, 0.0)
-        return replace(self, epochs=0, batch_size=0, learning_rate=0.0, record=record, steps=None, phase=0)
+        return replace(self, epochs=0, batch_size=0, learning_rate=0.0, record=record, steps=None, phase=0, anchor=None)
 
     def _sets_only(self, names: frozenset[str]) -> bool:
-        return all(field.name in names or getattr(self, field.name) == field.default for field in fields(self))
+        return all(each.name in names or getattr(self, each.name) == each.default for each in fields(self))
 
     def one_gradient(self, of_all: bool = False) -> "Work":
         """One step of rate 1, whose update is minus the gradient of one batch, or of all records."""

@@ -22,7 +22,7 @@ nobody reads it.
     Cohort.weights    (K, row)          the models
     Cohort.gradients  (K, row)          the gradients of the step, then with noise and terms
     Cohort.momenta    (K, row) or none  SGD's buffers, with momentum
-    Cohort.starts     (K, row) or none  the weights at the start, for terms that look back at it
+    Cohort.starts     (K, row) or none  the weights at the start, or the anchor, for terms that look back at it
     Cohort.noised     (K, row) or none  the noised gradient of the step before, for an ascent under record privacy
     Cohort.batches    (S, K, B)         indices of records in the federation; filling is the index of a record of zeros
     Cohort.counts     (S, K)            how many of the B slots hold records

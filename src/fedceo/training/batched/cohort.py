@@ -121,9 +121,16 @@ class Cohort:
         gradients = torch.empty_like(weights)  # a step writes all of them but what is set to zero here
         for buffer in (weights, gradients):
             buffer[:, size:], buffer[len(plans) :] = 0, 0
-        for name, view in named_views(weights[: len(plans)], shapes, transposed).items():
-            for mine, share in zip(view.split([len(share.plans) for share in shares]), shares, strict=True):
-                mine.copy_(share.starts[name])
+
+        def write(out: Tensor, models: Sequence[Weights]) -> None:
+            for name, view in named_views(out[: len(plans)], shapes, transposed).items():
+                for mine, model in zip(view.split([len(share.plans) for share in shares]), models, strict=True):
+                    mine.copy_(model[name])
+
+        write(weights, [share.starts for share in shares])
+        starts = weights.clone() if needs_starts(work) else None
+        if starts is not None and any(share.work.anchor for share in shares):
+            write(starts, [share.work.anchor or share.starts for share in shares])
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
         batches = pad([indices for indices, _ in plans], -1, grain, rows)
         masks = None
@@ -142,7 +149,7 @@ class Cohort:
             weights=weights,
             gradients=gradients,
             momenta=torch.zeros_like(weights) if work.momentum else None,
-            starts=weights.clone() if needs_starts(work) else None,
+            starts=starts,
             noised=torch.zeros_like(weights) if work.ascent and work.record else None,
             batches=torch.where(batches >= 0, batches, context.blank),
             counts=(batches >= 0).sum(2),
