@@ -191,10 +191,10 @@ def _questions(given: dict[str, Any]) -> list["Question"]:
     missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
     if missing:
         raise UsageError(f"{', '.join(map(_option, missing))}: needed, or an experiment file")
-    if given.get("participations", 0) > given["rounds"]:
-        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
     if given["rounds"] < 1:
         raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
+    if given.get("participations", 0) > given["rounds"]:
+        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
     if "delta" not in given and given["clients"] > 0:
         given = given | {"delta": default_delta(given["clients"])}
     plan = {name: value for name, value in given.items() if name in Plan.__dataclass_fields__}

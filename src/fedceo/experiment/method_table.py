@@ -133,7 +133,13 @@ def _read(table: Any) -> Any:
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        line = one_line(first_mistake(error), lambda _: kind.model_fields, within=("method",))
+        first = first_mistake(error)
+        line = one_line(first, lambda _: kind.model_fields, within=("method",))
+        if first["type"] == "extra_forbidden":
+            field = first["loc"][-1]
+            others = [other for other in known_methods() if field in settings_of(other).model_fields]
+            if others:
+                line = f"method.{field}: a field of {', '.join(others)}, and the method is {name}"
         raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
 
 

@@ -10,20 +10,25 @@ from torch import Tensor, nn
 
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
-from fedceo.models.plugins import find_maker
+from fedceo.models.plugins import check_trainable, find_maker
 from fedceo.models.registry import MODELS
 
-__all__ = ["MODELS", "build_model", "check_model", "parameters_of"]
+__all__ = ["MODELS", "build_model", "can_be_built", "check_model", "check_trainable", "parameters_of"]
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """A model of a registered architecture, or of the user's "module:callable", with weights drawn from `seed`."""
-    if not is_own(name) and name not in MODELS:
+    if not can_be_built(name):
         raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
     make = find_maker(name) if is_own(name) else MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(shape, classes)
+
+
+def can_be_built(name: str) -> bool:
+    """Whether the name says how to make the model; that of a module given in Python does not."""
+    return is_own(name) or name in MODELS
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:

@@ -21,11 +21,11 @@ from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
-from fedceo.models import build_model, parameters_of
+from fedceo.models import build_model, can_be_built, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
-from fedceo.simulation.preparing import as_experiment, budget_of, next_round, prepare
+from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import own_model_of, result_of
 
@@ -111,6 +111,8 @@ def resume(
             return load(path, model=model)
         folder.mend()
         state, about = folder.load_checkpoint()
+        if model is None and not can_be_built(experiment.model.name):
+            raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
         simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation
         check_unchanged(
@@ -135,7 +137,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     weights = folder.load_model()
     result = folder.result()
     if model is None:
-        if result["model"] != experiment.model.name:
+        if result["model"] != experiment.model.name or not can_be_built(experiment.model.name):
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
         shape, classes = tuple(result["record_shape"]), result["classes"]
         model = build_model(experiment.model.name, shape, classes, 0)
@@ -214,6 +216,7 @@ def _carry_on(
     result = result_of(simulation, history, time.perf_counter() - start, ended)
     result |= {"workers": simulation.workers(), "seconds_by_part": simulation.clock.seconds}
     weights = {name: w.detach().cpu() for name, w in simulation.state.weights.items()}
+    result["model_is_finite"] = all(bool(w.isfinite().all()) for w in weights.values())
     if folder is not None and finished:
         folder.save_model(weights)
         folder.save_result(result)
