@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedceo.cli.options import Json, Overrides
+from fedceo.cli.options import Device, Epsilon, Json, MethodName, Overrides, Rounds, Seed, with_short_forms
 from fedceo.errors import UsageError
 
 Cells = Annotated[
@@ -30,6 +30,10 @@ def sweep(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is run.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
+    rounds: Rounds = None,
+    epsilon: Epsilon = None,
+    method: MethodName = None,
+    device: Device = None,
     grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
     only: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
@@ -47,7 +51,8 @@ def sweep(
     from fedceo.terminal.studies import show_sweep
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
-    cells = find_cells(target, seeds, overrides or [], grid or [], out, only or [])
+    changes = with_short_forms(overrides, rounds=rounds, epsilon=epsilon, method=method, device=device)
+    cells = find_cells(target, seeds, changes, grid or [], out, only or [])
     errors: dict[int, str] = {}
     with progress(len(cells), "runs", quiet=as_json) as advance:
         count = itertools.count(1)
@@ -82,6 +87,10 @@ def tune(
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     only: Cells = None,
     overrides: Overrides = None,
+    seed: Seed = None,
+    epsilon: Epsilon = None,
+    method: MethodName = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
     stack: Stack = None,
@@ -102,7 +111,8 @@ def tune(
         raise UsageError("--trials: --grid says which trials there are")
     trials = trials or 12
     out = out or Path("runs") / "tune" / (target.stem or "here")
-    experiments = find_experiments(target, overrides or [], only or [])
+    changes = with_short_forms(overrides, seed=seed, epsilon=epsilon, method=method, device=device)
+    experiments = find_experiments(target, changes, only or [])
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))

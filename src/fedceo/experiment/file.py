@@ -111,7 +111,9 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str |
     """
     table = _read(Path(path), ())
     if not table and not overrides:
-        raise UsageError(f"{path}: empty, expected at least [data], [privacy] and [method]; `fedceo fields` explains them")
+        raise UsageError(
+            f"{path}: empty, expected at least [data], [privacy] and [method]; `fedceo fields` explains them"
+        )
     grid = _grid_of(path, table)
     try:
         if grid is not None:
@@ -121,16 +123,17 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str |
             raise UsageError(f"--cell: {cell!r}, but the file has no [grid]")
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    for override in overrides:
-        dropped = _apply(table, override)
-        if dropped:
-            _say_once(f"--set {override}: takes the place of {', '.join(dropped)} in {path}")
+    dropped = {override: _apply(table, override) for override in overrides}
     try:
-        return parse_experiment(table)
+        experiment = parse_experiment(table)
     except UsageError as error:
         if grid is None or cell is None:
             raise
         raise UsageError(f"{path}: {grid.place_of_mistake(cell, str(error))}: {error}") from None
+    for override, fields in dropped.items():
+        if fields:
+            _say_once(f"--set {override}: drops {', '.join(fields)} of {path}")
+    return experiment
 
 
 def load_grid(path: str | Path) -> Grid | None:

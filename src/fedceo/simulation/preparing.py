@@ -72,7 +72,7 @@ def prepare(
     experiment.method.prepare()
     if experiment.release != "average" and not experiment.mechanism.shows_uploads:
         raise UsageError(
-            f'method.name: {experiment.method.name} needs each client\'s upload, which mechanism '
+            f"method.name: {experiment.method.name} needs each client's upload, which mechanism "
             f'"{experiment.privacy.mechanism}" does not release; use mechanism "distributed"'
         )
     if isinstance(data, Federation):
