@@ -69,7 +69,7 @@ def run(
         folder = resume
 
         def work(**callbacks: Any) -> Any:
-            return resume_run(folder, workers=place, **callbacks)
+            return resume_run(folder, workers=place, progress=False, **callbacks)
 
         experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
     else:
@@ -80,7 +80,7 @@ def run(
         folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
 
         def work(**callbacks: Any) -> Any:
-            return run_experiment(experiment, out=folder, workers=place, **callbacks)
+            return run_experiment(experiment, out=folder, workers=place, progress=False, **callbacks)
 
     total, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
     was_finished = resume is not None and RunFolder(folder).finished
@@ -123,7 +123,8 @@ def demo(
     runs = {}
     for name, experiment in demo_experiments().items():
         with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
-            runs[name] = run_experiment(experiment, out=folder / name, on_round=advance, should_stop=should_stop)
+            told = {"on_round": advance, "should_stop": should_stop, "progress": False}
+            runs[name] = run_experiment(experiment, out=folder / name, **told)
         if not runs[name].finished:
             show_run(runs[name], folder / name)
             sys.exit(130)

@@ -54,7 +54,7 @@ def sweep(
     changes = with_short_forms(overrides, rounds=rounds, epsilon=epsilon, method=method, device=device)
     cells = find_cells(target, seeds, changes, grid or [], out, only or [])
     errors: dict[int, str] = {}
-    with progress(len(cells), "runs", quiet=as_json) as advance:
+    with progress(len(cells), "runs", quiet=as_json, of_rounds=False) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
@@ -116,7 +116,7 @@ def tune(
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
-        with progress(total, "trials", quiet=as_json) as advance:
+        with progress(total, "trials", quiet=as_json, of_rounds=False) as advance:
             count = itertools.count(1)
 
             failed: list[str] = []
@@ -132,7 +132,7 @@ def tune(
     else:
         for name, experiment in experiments.items():
             scores: list[float] = []
-            with progress(trials, name, quiet=as_json) as advance:
+            with progress(trials, name, quiet=as_json, of_rounds=False) as advance:
 
                 def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
                     scores.append(score)  # noqa: B023 - called before the loop goes on

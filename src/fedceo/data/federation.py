@@ -46,6 +46,14 @@ class Federation:
     std: tuple[float, ...] = (1.0,)
     local_test_from: Literal["own", "test"] = "own"
 
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        held = f"{int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else "no"
+        return (
+            f"<Federation {self.name}: {self.clients:,} clients with {held} training records of shape {self.shape}, "
+            f"{self.classes} classes, {len(self.test_y):,} test records>"
+        )
+
     @property
     def clients(self) -> int:
         """N, the number of clients."""

@@ -25,8 +25,10 @@ from fedceo.models import build_model, can_be_built, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
+from fedceo.simulation.pace import logged
 from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.shown import as_html, in_words
 from fedceo.simulation.summary import own_model_of, result_of
 
 if TYPE_CHECKING:  # slow to import, and not always needed
@@ -59,6 +61,12 @@ class Run:
     ledger: Ledger
     folder: Path | None = None
 
+    def __repr__(self) -> str:
+        return in_words(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
 
 def run(
     experiment: Experiment | str | Path | Mapping[str, Any],
@@ -70,6 +78,7 @@ def run(
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
 ) -> Run:
     """Train a federation.
 
@@ -84,13 +93,15 @@ def run(
         on_start: called with the simulation before its first round, by whoever wants to watch it.
         on_round: called with every round's metrics.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
+        progress: whether a line is logged for every measured round ("fedceo", level INFO); it is shown on standard
+            error where logging is not configured.
     """
     simulation = prepare(as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
     with _on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
         if folder is not None:
             folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
+        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop, progress)
 
 
 def resume(
@@ -102,6 +113,7 @@ def resume(
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
 ) -> Run:
     """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
     folder = RunFolder(Path(path))
@@ -125,7 +137,7 @@ def resume(
         history, seconds = folder.rewind(about["round"]), about["seconds"]
         simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"])
         with _on(workers, simulation, folder):
-            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
+            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop, progress)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -181,6 +193,26 @@ def _carry_on(
     on_start: OnStart | None,
     on_round: OnRound | None,
     should_stop: Callable[[], bool],
+    progress: bool,
+) -> Run:
+    with logged(simulation.experiment.train.rounds, progress) as log:
+
+        def told(record: dict[str, Any]) -> None:
+            log(record)
+            if on_round is not None:
+                on_round(record)
+
+        return _taken(simulation, folder, history, seconds, on_start, told, should_stop)
+
+
+def _taken(
+    simulation: Simulation,
+    folder: RunFolder | None,
+    history: list[dict[str, Any]],
+    seconds: float,
+    on_start: OnStart | None,
+    on_round: OnRound,
+    should_stop: Callable[[], bool],
 ) -> Run:
     experiment = simulation.experiment
     start = time.perf_counter() - seconds
@@ -206,8 +238,7 @@ def _carry_on(
             folder.append(record)
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
                 folder.save_checkpoint(simulation.state, _about(simulation, time.perf_counter() - start))
-        if on_round is not None:
-            on_round(record)
+        on_round(record)
     finished = entry is None
     if finished and history and "test_accuracy" not in history[-1]:  # killed after the last round that was allowed
         history[-1] |= simulation.measure()
