@@ -57,9 +57,7 @@ def test_short_forms_say_what_set_says(
 ) -> None:
     short = ("--rounds", "1", "--seed", "7", "--epsilon", "5", "--device", "cpu", "--method", "fedprox")
     fields = ("train.rounds=1", "seed=7", "privacy.target_epsilon=5.0", "train.device=cpu", "method.name=fedprox")
-    assert (
-        fedceo(monkeypatch, "run", "mine.toml", *short, "--set", "method.mu=0.25", "--out", "run", "--json") == 0
-    )
+    assert fedceo(monkeypatch, "run", "mine.toml", *short, "--set", "method.mu=0.25", "--out", "run", "--json") == 0
     ran = load_experiment("run/experiment.toml")
     assert ran == load_experiment("mine.toml", [*fields, "method.mu=0.25"])
 

@@ -1,10 +1,10 @@
 """Progress fits the terminal, and is plain lines where there is none."""
 
 import pytest
+from rich.console import Console
 
 from fedceo.terminal import progress as shown
 from fedceo.terminal.progress import progress
-from fedceo.terminal.tables import Console
 
 METRICS = {"round": 120, "test_accuracy": 0.87314, "epsilon": 2.31}
 

@@ -123,8 +123,9 @@ def demo(
     runs = {}
     for name, experiment in demo_experiments().items():
         with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
-            told = {"on_round": advance, "should_stop": should_stop, "progress": False}
-            runs[name] = run_experiment(experiment, out=folder / name, **told)
+            runs[name] = run_experiment(
+                experiment, out=folder / name, on_round=advance, should_stop=should_stop, progress=False
+            )
         if not runs[name].finished:
             show_run(runs[name], folder / name)
             sys.exit(130)

@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 from fedceo.experiment.file import Experiment
 from fedceo.experiment.method_table import OWN, known_methods, settings_of
 from fedceo.experiment.registry import MECHANISMS
-from fedceo.experiment.sections import known_mechanism
+from fedceo.experiment.sections import Section, known_mechanism
 
 TOP = "(top level)"
 """The name of the section of fields that are in no table."""
@@ -37,7 +37,7 @@ def described_sections() -> dict[str, list[Described]]:
     for name, field in Experiment.model_fields.items():
         if name == "method":
             found |= {f"method.{each}": _described(settings_of(each).model_fields) for each in (*known_methods(), OWN)}
-        elif hasattr(field.annotation, "model_fields"):
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             found[name] = _described(field.annotation.model_fields)
         else:
             found[TOP] += _described({name: field})

@@ -37,7 +37,7 @@ def progress(total: int, name: str = "training", quiet: bool = False, of_rounds:
     def advance(metrics: dict[str, Any]) -> None:
         pace.go_on(metrics["round"])
         bar.start()
-        shown = {key: metrics[key] for key in ("test_accuracy", "epsilon") if key in metrics}
+        shown: dict[str, Any] = {key: metrics[key] for key in ("test_accuracy", "epsilon") if key in metrics}
         if "epsilon" in shown:
             shown["epsilon_round"] = metrics["round"]
         bar.update(task, completed=metrics["round"], metrics=bar.tasks[0].fields["metrics"] | shown)
