@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedceo.cli.notes import note
 from fedceo.cli.options import Device, Epsilon, Json, MethodName, Overrides, Rounds, Seed, with_short_forms
 from fedceo.errors import UsageError
 
@@ -91,6 +92,9 @@ def tune(
     epsilon: Epsilon = None,
     method: MethodName = None,
     device: Device = None,
+    show_space: Annotated[
+        bool, typer.Option("--show-space", help="Print the values to be tried, and try none.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid.")] = None,
     stack: Stack = None,
@@ -98,9 +102,11 @@ def tune(
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
     from fedceo.studies.cells import combinations, find_experiments
+    from fedceo.studies.space import beyond_edges, searched
     from fedceo.studies.tune import tune as tune_one
     from fedceo.studies.tune import tune_on_grid
     from fedceo.terminal.progress import progress
+    from fedceo.terminal.studies import show_space as print_space
     from fedceo.terminal.studies import show_tuned
 
     if not grid and (rounds is not None or finalists > 1 or jobs is not None or stack is not None):
@@ -113,6 +119,10 @@ def tune(
     out = out or Path("runs") / "tune" / (target.stem or "here")
     changes = with_short_forms(overrides, seed=seed, epsilon=epsilon, method=method, device=device)
     experiments = find_experiments(target, changes, only or [])
+    if show_space:
+        spaces = {name: searched(experiment, grid or []) for name, experiment in experiments.items()}
+        print(json.dumps(spaces)) if as_json else print_space(spaces)
+        return
     tuned: dict[str, tuple[Any, float]] = {}
     if grid:
         total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
@@ -147,3 +157,7 @@ def tune(
         print(json.dumps(found))
     else:
         show_tuned(found)
+    for name, (experiment, _) in tuned.items():
+        for field, wider in beyond_edges(searched(experiment, grid or []), experiment).items():
+            widened = f"fedceo tune {target} --grid '{wider}'"
+            note(f"{name}: the best {field} is at the edge of what was tried; look beyond it with: {widened}")
