@@ -103,7 +103,7 @@ WRONG_COMMANDS = [
     (("release", "nowhere", "-o", "x"), "not a run folder"),
     (("attack", "nowhere"), "nowhere"),
     (("privacy", "account"), "--clients"),
-    (("privacy", "account", "mine.toml", "--rounds", "3"), "change it with --set"),
+    (("privacy", "account", "mine.toml", "--rounds", "3"), "change it with --set train.rounds=3"),
     (("privacy", "calibrate", "mine.toml"), "--epsilon: the epsilon wanted is missing"),
     (("privacy", "calibrate", "mine.toml", "--epsilon", "3", "--observer", "nobody"), "observer: 'nobody', expected"),
     (("privacy", "audit", "nowhere.toml"), "no such experiment file"),

@@ -268,8 +268,12 @@ def _check_sources(target: Path | None, overrides: list[str] | None, given: dict
     if target is None and overrides:
         raise UsageError("--set: changes an experiment file, and none is given")
     if target is not None and given:
-        other = "" if target.is_dir() else "; change it with --set section.field=value"
-        raise UsageError(f"{_option(next(iter(given)))}: {target} says all that options would say{other}")
+        from fedceo.experiment.fields import places_of
+
+        name, value = next(iter(given.items()))
+        place = next((f"{place}={value}" for place in places_of(name)), "section.field=value")
+        other = "" if target.is_dir() else f"; change it with --set {place}"
+        raise UsageError(f"{_option(name)}: {target} says all that options would say{other}")
 
 
 def _option(name: str) -> str:
