@@ -20,8 +20,8 @@ CHOICES = {
     "adjacency": ("zero-out", "replace-one", "add-remove"),
     "release": ("average", "personalised", "stored"),
 }
-LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
-"""Noise multipliers that are accounted for: less takes more memory than any machine has, more no float32 holds."""
+LEAST_NOISE, MOST_NOISE = 1e-4, 1e12
+"""Noise multipliers that are accounted for: memory grows as one over sigma; far larger ones overflow floats."""
 SMALLEST_DELTA = 1e-50
 """The smallest delta at which epsilons have been held against an independent computation."""
 
