@@ -2,6 +2,11 @@
 
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
 
 import fedceo
 
@@ -26,3 +31,15 @@ def test_names_that_are_shown_exist() -> None:
     for module in (fedceo, fedceo.accounting):
         for name in module.__all__:
             assert name in dir(module) and getattr(module, name) is not None
+
+
+def test_the_constraints_let_the_hub_extra_in() -> None:
+    lines = (Path(__file__).parents[1] / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    assert {"datasets", "fsspec"} <= pinned.keys(), "a newer fsspec than datasets knows leaves no version of it"
+    try:
+        needs = [Requirement(line) for line in requires("datasets") or []]
+    except PackageNotFoundError:
+        pytest.skip("the extra is not installed")
+    for need in (need for need in needs if need.marker is None and need.name in pinned):
+        assert need.specifier.contains(pinned[need.name]), need

@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, mon
     (tmp_path / "experiments" / "good.toml").write_text("# Good\n")
     files = inventory()["experiment files"]
     assert files["experiments/good.toml"] == "Good"
-    assert files["experiments/bad.toml"].startswith("cannot be read: experiments/bad.toml: grid: no axis")
+    assert files["experiments/bad.toml"].startswith("cannot be read: grid: no axis")
 
 
 def test_there_are_the_four_modes() -> None:

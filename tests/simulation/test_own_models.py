@@ -179,3 +179,35 @@ def test_a_method_that_sees_single_uploads_must_say_what_it_releases(monkeypatch
     monkeypatch.setattr(FedAvg, "needs_stack", True)
     with pytest.raises(ValueError, match="sees single uploads, so its settings must name a release"):
         fedceo.run(changed() | {"method": {"name": "fedavg"}})
+
+
+PRECISE = """
+from torch import nn
+
+def double(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).double()
+
+def half(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).half()
+"""
+
+
+@pytest.mark.parametrize("made", ["double", "half"])
+def test_a_model_may_come_in_any_precision(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{module_here('precise', PRECISE, tmp_path, monkeypatch)}:{made}"
+    run = fedceo.run(changed(model={"name": name}, train={"rounds": 1}), out="run")
+    assert {w.dtype for w in run.weights.values()} == {torch.float32}, "train.precision decides"
+    assert fedceo.load("run").result["model"] == name
+
+
+def test_the_folder_names_the_model_that_was_given(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(KilledError):
+        fedceo.run(changed(train={"rounds": 6}), out=tmp_path / "run", model=model, on_round=kill)
+    assert fedceo.load_experiment(tmp_path / "run" / "experiment.toml").model.name == "Sequential"
+    with pytest.raises(UsageError, match="a model of your own, which only Python can give"):
+        fedceo.resume(tmp_path / "run")
+    assert fedceo.resume(tmp_path / "run", model=model).finished
+    with pytest.raises(UsageError, match="was trained with a model of your own, Sequential; pass it as model="):
+        fedceo.load(tmp_path / "run")
+    assert fedceo.load(tmp_path / "run", model=model).experiment.model.name == "Sequential"

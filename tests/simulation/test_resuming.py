@@ -119,7 +119,7 @@ def test_a_run_killed_before_its_first_round_knows_what_it_was(tmp_path: Path) -
     table = changed(data={"name": "digits", "clients": 4}, cohort={"size": 2})
     with pytest.raises(KilledError):
         fedceo.run(table, out=tmp_path / "run", data=federation(), model=SmallConv(), on_round=kill)
-    with pytest.raises(UsageError, match="belongs to another experiment, data or model"):
+    with pytest.raises(UsageError, match="was made with other data or a model of your own"):
         fedceo.resume(tmp_path / "run")
     other = federation()
     other.x[0] += 1

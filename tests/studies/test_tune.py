@@ -61,13 +61,14 @@ def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", known_methods())
 def test_every_method_searches_rate_clip_and_momentum(name: str) -> None:
-    privacy = {"mechanism": "distributed", "noise_multiplier": 1.0}
-    experiment = parse_experiment(TABLE | {"method": {"name": name}, "privacy": privacy})
+    train = {"rounds": 20, "local_epochs": 1, "batch_size": 32}  # some methods spend rounds at home
+    privacy = {"mechanism": "record" if name == "local" else "distributed", "noise_multiplier": 1.0}
+    experiment = parse_experiment(TABLE | {"method": {"name": name}, "privacy": privacy, "train": train})
     space = experiment.method.search_space(experiment)
     assert (min(space["privacy.clip"]), max(space["privacy.clip"])) == (0.03, 3.0)
     assert "train.server_learning_rate" in space
     assert space.get("train.server_optimizer") == (None if name == "fedceo" else ["sgd", "momentum"])
-    without = parse_experiment(TABLE | {"method": {"name": name}, "privacy": {"mechanism": "none"}})
+    without = parse_experiment(TABLE | {"method": {"name": name}, "privacy": {"mechanism": "none"}, "train": train})
     assert "privacy.clip" not in without.method.search_space(without)
 
 

@@ -1,4 +1,4 @@
-"""Monitors of a run in progress: epsilon without the accountant in every round, TensorBoard events, the bar."""
+"""Monitors of a run in progress: epsilon without the accountant in every round, TensorBoard events."""
 
 import sys
 from pathlib import Path
@@ -85,12 +85,3 @@ def test_events_carry_curves_and_pictures(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.Scalars("epsilon")[-1].step == 8
     for name in ("class_bars", "smoothness", "singular_values"):
         assert [image.step for image in found.Images(name)] == [4, 8]
-
-
-def test_the_bar_shows_accuracy_and_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedceo.terminal.progress import progress
-
-    with progress(4) as advance:
-        advance({"round": 2, "test_accuracy": 0.5, "epsilon": 3.14159})
-    shown = capsys.readouterr().err
-    assert "2/4" in shown and "test accuracy 50.00" in shown and "epsilon 3.14 after round 2" in shown

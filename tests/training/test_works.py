@@ -115,3 +115,15 @@ def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> No
     before = step.ascend(cohort, work)
     moved = (cohort.weights - before).norm(dim=1)
     assert moved[0] == 0 and float(moved[1]) == pytest.approx(0.3, rel=1e-4)
+
+
+@pytest.mark.parametrize("record", [None, RecordPrivacy(1.0, 0.5)])
+def test_a_batch_is_as_large_as_the_largest_client_at_most(record: RecordPrivacy | None) -> None:
+    """A batch size of 10^15 would take petabytes if batches were filled up to it."""
+    context = TrainingContext(SmallConv(), federation(), Schedule(0), torch.device("cpu"), torch.float32)
+    begin = {name: w.unsqueeze(0) for name, w in parameters_of(context.model).items()}
+    huge, enough = (
+        LoopTrainer(context).train(begin, [2], 1, replace(PLAIN, batch_size=size, record=record))
+        for size in (10**15, max(SIZES))
+    )
+    assert all(torch.equal(w, enough.weights[name]) for name, w in huge.weights.items())

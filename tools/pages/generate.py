@@ -8,11 +8,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic_core import PydanticUndefined
 
 from fedceo.accounting.calibration import calibrate
 from fedceo.accounting.plan import AS_PLANNED, Plan, Realised, RecordSteps
@@ -21,9 +20,7 @@ from fedceo.accounting.selection import Score, study_rows
 from fedceo.accounting.trials import Trials
 from fedceo.attacks.metrics import median
 from fedceo.experiment import file as config
-from fedceo.experiment.method_table import OWN, known_methods, settings_of
-from fedceo.experiment.registry import MECHANISMS
-from fedceo.experiment.sections import known_mechanism
+from fedceo.experiment.fields import TOP, Described, described_sections
 from fedceo.mechanisms.banded import released_spread
 from fedceo.mechanisms.base import noise_coefficients, workload
 from fedceo.simulation.spending import settled, solve_noise
@@ -44,60 +41,20 @@ directory, not to the file; a run folder keeps them in full. The same settings i
 
 
 def page() -> str:
-    parts = [HEAD, section("(top level)", {n: config.Experiment.model_fields[n] for n in ("seed", "note")})]
-    for name, field in config.Experiment.model_fields.items():
-        if name == "method":
-            for each in [*known_methods(), OWN]:
-                parts.append(section(f'[method], name = "{each}"', settings_of(each).model_fields))
-        elif name not in ("seed", "note"):
-            assert field.annotation is not None
-            parts.append(section(f"[{name}]", field.annotation.model_fields))
-    return "\n".join(parts)
+    return "\n".join([HEAD, *(section(title(name), fields) for name, fields in described_sections().items())])
 
 
-def section(title: str, fields: dict[str, Any]) -> str:
+def title(name: str) -> str:
+    table, _, method = name.partition(".")
+    return name if name == TOP else f'[{table}], name = "{method}"' if method else f"[{name}]"
+
+
+def section(title: str, fields: Sequence[Described]) -> str:
     lines = [f"## {title}", "", "| field | values | default | meaning |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        meaning = " ".join((field.description or "").split())
-        cells = (f"`{name}`", values(field.annotation, field.metadata), default(field), meaning)
+    for field in fields:
+        cells = (f"`{field.name}`", field.values, field.default, field.meaning)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """The choices, or the type with its bounds; that a field may be left out is in its default."""
-    if get_origin(annotation) is Annotated:
-        annotation, *rest = get_args(annotation)
-        return values(annotation, [bound for field in rest for bound in field.metadata])
-    if any(getattr(check, "func", None) is known_mechanism for check in metadata):
-        return ", ".join(f"`{name}`" for name in MECHANISMS)
-    options = [option for option in get_args(annotation) if option is not type(None)]
-    if get_origin(annotation) is Literal:
-        return ", ".join(f"`{option}`" for option in options)
-    if get_origin(annotation) is list:
-        return f"list of {values(options[0])}"
-    if options:
-        return " or ".join(values(option, metadata) for option in options)
-    return ", ".join([annotation.__name__, *bounds(metadata)])
-
-
-BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-
-
-def bounds(metadata: Sequence[Any]) -> list[str]:
-    """The bounds that pydantic checks, in words."""
-    found = [(words, getattr(bound, name, None)) for bound in metadata for name, words in BOUNDS.items()]
-    return [f"{words} {shown(limit)}" for words, limit in found if limit is not None]
-
-
-def shown(limit: float) -> str:
-    return "2^63" if limit == 2**63 else f"{limit:g}"
-
-
-def default(field: Any) -> str:
-    if field.default is PydanticUndefined:
-        return ""
-    return "left out" if field.default is None else f"`{field.default}`"
 
 
 NUMBERS_HEAD = """# Privacy in numbers

@@ -20,6 +20,8 @@ CHOICES = {
     "adjacency": ("zero-out", "replace-one", "add-remove"),
     "release": ("average", "personalised", "stored"),
 }
+LEAST_NOISE, MOST_NOISE = 1e-4, 1e12
+"""Noise multipliers that are accounted for: memory grows as one over sigma; far larger ones overflow floats."""
 SMALLEST_DELTA = 1e-50
 """The smallest delta at which epsilons have been held against an independent computation."""
 
@@ -120,6 +122,11 @@ class Plan:
         self._check_groups()
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise UsageError(f"noise_multiplier: {self.noise_multiplier}, expected a finite number, zero or more")
+        if self.noise_multiplier > 0 and not LEAST_NOISE <= self.noise_multiplier <= MOST_NOISE:
+            raise UsageError(
+                f"noise_multiplier: {self.noise_multiplier:g}, expected 0 or {LEAST_NOISE:g} to {MOST_NOISE:g}: beyond "
+                "them nothing is tested"
+            )
         if not 0 < self.delta < 1 / self.clients:
             raise UsageError(
                 f"delta: {self.delta}, expected above 0 and below 1/N = {1 / self.clients:g}: "

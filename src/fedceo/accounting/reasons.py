@@ -16,7 +16,7 @@ NO_MECHANISM = "no mechanism: nothing is clipped or noised, so nothing is promis
 NO_NOISE = "noise multiplier 0: without noise nothing is promised"
 NO_FINITE_EPSILON = "no finite epsilon found at this delta"
 TRUSTED_SERVER = "the server adds the noise itself after seeing every update: it must be trusted"
-BARE_UPLOADS = "central noise covers the average only, and personal models are made from bare uploads"
+BARE_UPLOADS = "central noise covers the average only, and what is released is made from bare uploads"
 STORED_UPLOADS = (
     "single uploads are behind what is released, in any later round too, so no average hides who was in; the server's "
     "row holds here"

@@ -3,35 +3,46 @@
 import errno
 import io
 import json
-import signal
+import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from click.exceptions import Abort, ClickException, NoArgsIsHelpError
+from click import Context
+from click.exceptions import Abort, ClickException, NoArgsIsHelpError, NoSuchOption
+from typer.core import TyperGroup
 
 from fedceo import __version__
 from fedceo.cli import attack, recommend, release, report, studies
 from fedceo.cli.data import app as data_app
 from fedceo.cli.flower import app as flower_app
+from fedceo.cli.notes import Notes, note
 from fedceo.cli.options import CellName, Json, Overrides
 from fedceo.cli.privacy import app as privacy_app
+from fedceo.cli.run import demo, run
 from fedceo.errors import UsageError
-
-if TYPE_CHECKING:
-    from fedceo.scale.cluster import Workers
 
 NOT_OURS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
-"""Errors of a disk, its permissions or names on it, which a user can mend."""
+"""Errors of a disk, its permissions or names on it, which a user can mend, as any error that names a file."""
+
+FIRST = ("run", "demo", "show", "list", "fields")
+"""The commands that a newcomer needs, which the help names before all others."""
+
+
+class RunFirst(TyperGroup):
+    """The commands with those of FIRST in front."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return [*FIRST, *(name for name in self.commands if name not in FIRST)]
+
 
 app = typer.Typer(
+    cls=RunFirst,
     help="Federated learning under differential privacy, around FedCEO.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,6 +52,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.add_typer(privacy_app, name="privacy")
+app.command()(run)
+app.command()(demo)
 app.command()(studies.sweep)
 app.command()(studies.tune)
 app.command()(recommend.recommend)
@@ -62,100 +75,6 @@ def common(
     ] = False,
 ) -> None:
     """The options of the program itself, before any command."""
-
-
-@app.command()
-def run(
-    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
-    cell: CellName = None,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
-    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
-    engine: Annotated[
-        str, typer.Option(help="Where the cohort trains: here, or on ray workers; see --workers.")
-    ] = "here",
-    workers: Annotated[int | None, typer.Option(help="Ray workers; left out: one a core, or one a GPU.")] = None,
-    ray_address: Annotated[str | None, typer.Option(help="HOST:PORT of a running Ray cluster, or auto.")] = None,
-    gpus_per_worker: Annotated[
-        float | None, typer.Option(help="0 to 1; left out: 1 where the device is a GPU.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Run an experiment file, or go on with a run."""
-    from fedceo.experiment.catalogue import experiment_files
-    from fedceo.experiment.file import load_experiment
-    from fedceo.simulation.folder import free_folder
-    from fedceo.simulation.runs import resume as resume_run
-    from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal.monitor import Meter, events
-    from fedceo.terminal.progress import progress
-    from fedceo.terminal.results import show_run
-
-    place = elsewhere(engine, workers, ray_address, gpus_per_worker)
-    if resume is not None:
-        if file is not None or cell is not None or overrides or out is not None:
-            raise UsageError("--resume: takes the folder alone, without FILE, --cell, --set or --out")
-        folder = resume
-
-        def work(**callbacks: Any) -> Any:
-            return resume_run(folder, workers=place, **callbacks)
-
-        experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
-    else:
-        if file is None:
-            known = ", ".join(map(str, experiment_files())) or "none, here or below experiments/"
-            raise UsageError(f"FILE: which experiment? These are here: {known}")
-        experiment = load_experiment(file, overrides or [], cell)
-        folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
-
-        def work(**callbacks: Any) -> Any:
-            return run_experiment(experiment, out=folder, workers=place, **callbacks)
-
-    rounds, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
-    aside = redirect_stdout(place.aside(sys.stderr)) if place else nullcontext()
-    with aside, stopping() as should_stop, progress(rounds, name, quiet=as_json) as advance:
-        watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
-
-        def tell(record: dict[str, Any]) -> None:
-            record = meter.read(record)
-            for watcher in watchers:
-                watcher(record)
-
-        watched = tensorboard or not as_json
-        finished = work(on_start=meter.begin if watched else None, on_round=tell, should_stop=should_stop)
-    if as_json:
-        print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
-    else:
-        show_run(finished, folder)
-    if not finished.finished:
-        sys.exit(130)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo"),
-    as_json: Json = False,
-) -> None:
-    """The embedded default: FedCEO beside UDP-FedAvg beside FedAvg without noise, on handwritten digits."""
-    from fedceo.experiment.catalogue import demo_experiments
-    from fedceo.simulation.folder import free_folder
-    from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal.progress import progress
-    from fedceo.terminal.results import show_comparison, show_run
-
-    folder = free_folder(out)
-    runs = {}
-    for name, experiment in demo_experiments().items():
-        with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
-            runs[name] = run_experiment(experiment, out=folder / name, on_round=advance, should_stop=should_stop)
-        if not runs[name].finished:
-            show_run(runs[name], folder / name)
-            sys.exit(130)
-    if as_json:
-        print(json.dumps({name: each.result for name, each in runs.items()}))
-    else:
-        show_comparison(runs, folder)
 
 
 @app.command()
@@ -211,62 +130,57 @@ def list_(as_json: Json = False) -> None:
         show_inventory(inventory())
 
 
-def elsewhere(engine: str, count: int | None, address: str | None, gpus: float | None) -> "Workers | None":
-    """The Ray workers that --engine and its companions ask for, if they do."""
-    if engine == "ray":
-        from fedceo.scale.cluster import Workers
+@app.command()
+def fields(
+    section: Annotated[
+        str | None, typer.Argument(help="A table such as train, or a method such as fedavg; left out: all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the fields of the experiment file: values, default and meaning of each."""
+    from fedceo.terminal.fields import find_sections, show_fields
 
-        return Workers(count, address, gpus)
-    if engine != "here":
-        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"')
-    for name, value in (("--workers", count), ("--ray-address", address), ("--gpus-per-worker", gpus)):
-        if value is not None:
-            raise UsageError(f"{name}: is for --engine ray")
-    return None
-
-
-@contextmanager
-def stopping() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the round instead of the program; a second one ends the program."""
-    asked = False
-
-    def ask(signal_number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        print("\nending this round; press Ctrl-C again to stop at once", file=sys.stderr)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+    found = find_sections(section)
+    if as_json:
+        print(json.dumps({name: [asdict(field) for field in each] for name, each in found.items()}))
+    else:
+        show_fields(found)
 
 
-def refuse(words: str) -> None:
-    """Print the one line; what would break it, or move the cursor, is written out: names may hold any character."""
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)
-    print(f"fedceo: {shown}", file=sys.stderr)
+def unknown_option(error: NoSuchOption) -> str:
+    """The message about an option that is none; it says how to set the field of that name, where the command can."""
+    from fedceo.experiment.fields import places_of
+
+    places = places_of(error.option_name.lstrip("-").replace("-", "_"))
+    if not places or error.ctx is None or not any("--set" in each.opts for each in error.ctx.command.params):
+        return error.format_message()
+    fields = " or ".join(f"--set {place}=VALUE" for place in places)
+    return f"No such option: {error.option_name}; the field of that name is changed by {fields}"
 
 
 def main() -> None:
     """The entry point: an error that a user can cause is one line and exit code 2."""
+    notes = Notes(logging.WARNING)
+    logging.getLogger("fedceo").addHandler(notes)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no letters
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except NoArgsIsHelpError as error:
         error.show()
+    except NoSuchOption as error:
+        note(unknown_option(error))
     except ClickException as error:
-        refuse(" ".join(error.format_message().split()))
+        note(" ".join(error.format_message().split()))
     except UsageError as error:
-        refuse(str(error))
+        note(str(error))
     except OSError as error:
-        if error.errno not in NOT_OURS:
+        if error.errno not in NOT_OURS and error.filename is None:
             raise
         where = f"{error.filename}: " if error.filename else ""  # a full disk does not say which file
-        refuse(f"{where}{error.strerror}")
+        note(f"{where}{error.strerror}")
     except Abort:
         sys.exit(130)
+    finally:
+        logging.getLogger("fedceo").removeHandler(notes)
     sys.exit(2)

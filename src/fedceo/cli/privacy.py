@@ -195,10 +195,10 @@ def _questions(given: dict[str, Any]) -> list["Question"]:
     missing = [name for name in ("clients", "cohort", "rounds", "noise_multiplier") if name not in given]
     if missing:
         raise UsageError(f"{', '.join(map(_option, missing))}: needed, or an experiment file")
-    if given.get("participations", 0) > given["rounds"]:
-        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
     if given["rounds"] < 1:
         raise UsageError(f"--rounds: {given['rounds']}, expected at least 1")
+    if given.get("participations", 0) > given["rounds"]:
+        raise UsageError(f"--participations: {given['participations']}, expected at most --rounds, {given['rounds']}")
     if "delta" not in given and given["clients"] > 0:
         given = given | {"delta": default_delta(given["clients"])}
     plan = {name: value for name, value in given.items() if name in Plan.__dataclass_fields__}
@@ -276,8 +276,12 @@ def _check_sources(target: Path | None, overrides: list[str] | None, given: dict
     if target is None and overrides:
         raise UsageError("--set: changes an experiment file, and none is given")
     if target is not None and given:
-        other = "" if target.is_dir() else "; change it with --set section.field=value"
-        raise UsageError(f"{_option(next(iter(given)))}: {target} says all that options would say{other}")
+        from fedceo.experiment.fields import places_of
+
+        name, value = next(iter(given.items()))
+        place = next((f"{place}={value}" for place in places_of(name)), "section.field=value")
+        other = "" if target.is_dir() else f"; change it with --set {place}"
+        raise UsageError(f"{_option(name)}: {target} says all that options would say{other}")
 
 
 def _option(name: str) -> str:

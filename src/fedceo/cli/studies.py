@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedceo.cli.options import Json, Overrides
+from fedceo.cli.notes import note
+from fedceo.cli.options import Device, Epsilon, Json, MethodName, Overrides, Rounds, Seed, with_short_forms
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ def sweep(
     target: Annotated[Path, typer.Argument(help="An experiment file, or a folder; every cell is run.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with its own seed and those after it.")] = 1,
     overrides: Overrides = None,
+    rounds: Rounds = None,
+    epsilon: Epsilon = None,
+    method: MethodName = None,
+    device: Device = None,
     grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
     only: Cells = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
@@ -51,9 +56,10 @@ def sweep(
     from fedceo.terminal.studies import show_sweep
 
     out = out or Path("runs") / "sweep" / (target.stem or "here")
-    cells = find_cells(target, seeds, overrides or [], grid or [], out, only or [])
+    changes = with_short_forms(overrides, rounds=rounds, epsilon=epsilon, method=method, device=device)
+    cells = find_cells(target, seeds, changes, grid or [], out, only or [])
     errors: dict[int, str] = {}
-    with progress(len(cells), "runs", quiet=as_json) as advance:
+    with progress(len(cells), "runs", quiet=as_json, of_rounds=False) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
@@ -88,6 +94,13 @@ def tune(
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     only: Cells = None,
     overrides: Overrides = None,
+    seed: Seed = None,
+    epsilon: Epsilon = None,
+    method: MethodName = None,
+    device: Device = None,
+    show_space: Annotated[
+        bool, typer.Option("--show-space", help="Print the values to be tried, and try none.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid or --private.")] = None,
     stack: Stack = None,
@@ -104,6 +117,8 @@ def tune(
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
     from fedceo.studies.cells import find_experiments
+    from fedceo.studies.space import searched
+    from fedceo.terminal.studies import show_space as print_space
 
     if not (grid or private) and jobs is not None:
         raise UsageError("--jobs: only with --grid or --private, whose trials do not wait for each other")
@@ -118,16 +133,24 @@ def tune(
     if grid and trials is not None and not private:
         raise UsageError("--trials: --grid says which trials there are")
     out = out or Path("runs") / "tune" / (target.stem or "here")
-    experiments = find_experiments(target, overrides or [], only or [])
-    if private:
+    changes = with_short_forms(overrides, seed=seed, epsilon=epsilon, method=method, device=device)
+    experiments = find_experiments(target, changes, only or [])
+    if show_space:
+        spaces = {name: searched(experiment, grid or []) for name, experiment in experiments.items()}
+        print(json.dumps(spaces)) if as_json else print_space(spaces)
+    elif private:
         from fedceo.accounting.trials import Trials
 
         noise = _noise_of_scores(public_validation, score_noise)
         _tune_privately(experiments, grid or [], Trials(law, trials or TRIALS, shape), noise, out, jobs, as_json)
     elif grid:
-        _show_tuned(_tune_on_grid(experiments, grid, out, rounds, finalists, jobs, stack, as_json), out, as_json)
+        tuned = _tune_on_grid(experiments, grid, out, rounds, finalists, jobs, stack, as_json)
+        _show_tuned(tuned, out, as_json)
+        _warn_of_edges(tuned, target, grid)
     else:
-        _show_tuned(_search(experiments, trials or TRIALS, out, as_json), out, as_json)
+        tuned = _search(experiments, trials or TRIALS, out, as_json)
+        _show_tuned(tuned, out, as_json)
+        _warn_of_edges(tuned, target, [])
 
 
 TRIALS = 12
@@ -154,7 +177,7 @@ def _tune_on_grid(
 
     total = len(experiments) * (len(combinations(grid)) + (finalists if finalists > 1 else 0))
     failed: list[str] = []
-    with progress(total, "trials", quiet=quiet) as advance:
+    with progress(total, "trials", quiet=quiet, of_rounds=False) as advance:
         count = itertools.count(1)
 
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
@@ -175,7 +198,7 @@ def _search(experiments: dict[str, Any], trials: int, out: Path, quiet: bool) ->
     tuned: Tuned = {}
     for name, experiment in experiments.items():
         scores: list[float] = []
-        with progress(trials, name, quiet=quiet) as advance:
+        with progress(trials, name, quiet=quiet, of_rounds=False) as advance:
 
             def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
                 scores.append(score)  # noqa: B023 - called before the loop goes on
@@ -243,3 +266,12 @@ def _tune_privately(
         print(json.dumps(found))
     else:
         show_study(found)
+
+
+def _warn_of_edges(tuned: Tuned, target: Path, grid: list[str]) -> None:
+    from fedceo.studies.space import beyond_edges, searched
+
+    for name, (experiment, _) in tuned.items():
+        for field, wider in beyond_edges(searched(experiment, grid), experiment).items():
+            widened = f"fedceo tune {target} --grid '{wider}'"
+            note(f"{name}: the best {field} is at the edge of what was tried; look beyond it with: {widened}")

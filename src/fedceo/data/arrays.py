@@ -60,6 +60,9 @@ def from_arrays(
         values, held_x, labels, held_y = values[train], values[test], labels[train], labels[test]
     else:
         held_x, held_y = values[:0], labels[:0]
+    first = int(torch.cat([labels, held_y]).min()) if classes else 0
+    if first == 1:
+        raise UsageError(f"{name}: y has labels from 1 to {classes - 1}, expected labels that count from 0; give y - 1")
     return Source(name, values, labels, held_x, held_y, classes, client=owners)
 
 

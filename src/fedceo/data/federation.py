@@ -55,6 +55,14 @@ class Federation:
         """The federation of the records themselves, whose digests tell one federation from another."""
         return self.features_of or self
 
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        held = f"{int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else "no"
+        return (
+            f"<Federation {self.name}: {self.clients:,} clients with {held} training records of shape {self.shape}, "
+            f"{self.classes} classes, {len(self.test_y):,} test records>"
+        )
+
     @property
     def clients(self) -> int:
         """N, the number of clients."""

@@ -42,6 +42,13 @@ class Source:
     client: Tensor | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        owners = "" if self.client is None else f" of {len(self.client.unique()):,} natural clients"
+        return (
+            f"<Source {self.name}: {len(self.y):,} records{owners}, {_form(self.x)}, {self.classes} classes, "
+            f"{len(self.test_y):,} test records>"
+        )
+
     def __post_init__(self) -> None:
         if len(self.y) == 0:
             raise UsageError(f"{self.name}: no records to train on")

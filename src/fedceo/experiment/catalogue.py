@@ -4,7 +4,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from fedceo.experiment.file import NOT_TOML, Experiment, load_experiment, load_grid
+from fedceo.experiment.file import ENCODING, NOT_TOML, Experiment, load_experiment, load_grid
 
 
 def demo_experiments() -> dict[str, Experiment]:
@@ -19,12 +19,13 @@ def experiment_files(root: Path = Path("experiments")) -> list[Path]:
     """Experiment files in the current folder and below its folder `experiments`."""
     files = root.rglob("*.toml") if root.is_dir() else []
     here = (file for file in Path().glob("*.toml") if _is_experiment(file))
-    return [*sorted(here), *sorted(file for file in files if "parts" not in file.parts)]
+    found = [*sorted(here), *sorted(file for file in files if "parts" not in file.parts)]
+    return list({file.resolve(): file for file in reversed(found)}.values())[::-1]  # a link may lead to one twice
 
 
 def _is_experiment(file: Path) -> bool:
     """Whether a TOML file is an experiment; other programs have such files too, pyproject.toml for one."""
     try:
-        return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding="utf-8")))
+        return not {"data", "extends"}.isdisjoint(tomllib.loads(file.read_text(encoding=ENCODING)))
     except (*NOT_TOML, OSError):
         return False

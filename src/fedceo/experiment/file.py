@@ -6,8 +6,10 @@
 Fields carry the paper's symbols in their descriptions. Unknown fields are refused, with the nearest known name.
 """
 
+import logging
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -15,12 +17,15 @@ import tomli_w
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from fedceo.errors import UsageError
-from fedceo.experiment.fields import Location, Section, first_mistake, one_line
+from fedceo.experiment.base import Location, Section, first_mistake, one_line
 from fedceo.experiment.grid import Grid, read_grid
 from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
 from fedceo.experiment.registry import MECHANISMS
 from fedceo.experiment.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy, Record, Release, Train
 
+LOG = logging.getLogger(__name__)
+ENCODING = "utf-8-sig"
+"""That of experiment files: UTF-8, with the byte-order mark that some editors put first or without it."""
 NOT_TOML = (ValueError, RecursionError)
 """What tomllib raises for a text that is no TOML: an error of its own or, for bytes that are not UTF-8, a number of
 thousands of digits or brackets within brackets, one of Python's."""
@@ -113,6 +118,10 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str |
         cell: the name of one cell, for a file with a `[grid]`.
     """
     table = _read(Path(path), ())
+    if not table and not overrides:
+        raise UsageError(
+            f"{path}: empty, expected at least [data], [privacy] and [method]; `fedceo fields` explains them"
+        )
     grid = _grid_of(path, table)
     try:
         if grid is not None:
@@ -122,14 +131,17 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), cell: str |
             raise UsageError(f"--cell: {cell!r}, but the file has no [grid]")
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    for override in overrides:
-        _apply(table, override)
+    dropped = {override: _apply(table, override) for override in overrides}
     try:
-        return parse_experiment(table)
+        experiment = parse_experiment(table)
     except UsageError as error:
         if grid is None or cell is None:
             raise
         raise UsageError(f"{path}: {grid.place_of_mistake(cell, str(error))}: {error}") from None
+    for override, fields in dropped.items():
+        if fields:
+            _say_once(f"--set {override}: drops {', '.join(fields)} of {path}")
+    return experiment
 
 
 def load_grid(path: str | Path) -> Grid | None:
@@ -150,7 +162,7 @@ def _grid_of(path: str | Path, table: dict[str, Any]) -> Grid | None:
 def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
     """A file's table on top of those it extends; paths are relative to the file that names them."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding=ENCODING))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such experiment file") from None
     except IsADirectoryError:
@@ -193,7 +205,14 @@ def to_toml(experiment: Experiment) -> str:
     return tomli_w.dumps(experiment.model_dump(exclude_none=True))
 
 
-def _apply(table: dict[str, Any], override: str) -> None:
+@cache
+def _say_once(words: str) -> None:
+    """Warn of a change to a file, which a sweep reads once for every cell."""
+    LOG.warning(words)
+
+
+def _apply(table: dict[str, Any], override: str) -> list[str]:
+    """Change a field; returns what that left no room for, as "section.field = value"."""
     name, equals, text = override.partition("=")
     *sections, field = name.strip().split(".")
     if not equals or not field:
@@ -206,7 +225,9 @@ def _apply(table: dict[str, Any], override: str) -> None:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise UsageError(f"--set {override}: {section} is not a section")
+    before = dict(table)
     put(table, ".".join([*sections, field]), value)
+    return [f"{'.'.join([*sections, left])} = {before[left]!r}" for left in before if left not in table]
 
 
 def _put_all(table: dict[str, Any], fields: Mapping[str, Any]) -> None:
@@ -248,7 +269,21 @@ def put(section: dict[str, Any], name: str, value: Any) -> None:
 
 def _one_line(error: ValidationError) -> str:
     first = first_mistake(error)
-    return first["msg"] if first["type"] == METHOD_MISTAKE else one_line(first, _fields_beside)
+    if first["type"] == METHOD_MISTAKE:
+        return first["msg"]
+    elsewhere = _sections_with(first["loc"][-1]) if first["type"] == "extra_forbidden" else []
+    return one_line(first, _fields_beside) if not elsewhere else _misplaced(first["loc"], elsewhere)
+
+
+def _misplaced(location: Location, sections: list[str]) -> str:
+    place, field = ".".join(map(str, location)), location[-1]
+    return f"{place}: unknown field, did you mean {' or '.join(f'{section}.{field}' for section in sections)}?"
+
+
+def _sections_with(field: int | str) -> list[str]:
+    """The sections that have a field of this name."""
+    sections = ((name, each.annotation) for name, each in Experiment.model_fields.items())
+    return [name for name, kind in sections if field in getattr(kind, "model_fields", ())]
 
 
 def _fields_beside(location: Location) -> list[str]:

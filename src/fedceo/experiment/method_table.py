@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
 
-from fedceo.experiment.fields import Section, first_mistake, one_line
+from fedceo.experiment.base import Section, first_mistake, one_line
 from fedceo.experiment.plugins import is_own
 from fedceo.experiment.registry import METHODS
 
@@ -151,7 +151,13 @@ def _read(table: Any) -> Any:
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        line = one_line(first_mistake(error), lambda _: kind.model_fields, within=("method",))
+        first = first_mistake(error)
+        line = one_line(first, lambda _: kind.model_fields, within=("method",))
+        if first["type"] == "extra_forbidden":
+            field = first["loc"][-1]
+            others = [other for other in known_methods() if field in settings_of(other).model_fields]
+            if others:
+                line = f"method.{field}: a field of {', '.join(others)}, and the method is {name}"
         raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
 
 

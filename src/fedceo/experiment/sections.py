@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedceo.experiment.fields import Count, Fraction, NotNegative, Positive, Section
+from fedceo.experiment.base import Count, Fraction, NotNegative, Positive, Section
 from fedceo.experiment.registry import MECHANISMS
 
 
@@ -281,6 +281,11 @@ class Evaluation(Section):
     choose_by: Literal["global", "personal"] = "global"
     """The models whose accuracy on validation records rounds and settings are chosen by. global: the global model.
     personal: clients' own, each class weighted by its share of the client's records, which is P-dist on these."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the choice that there always was, as in `Train`."""
+        return _without(written(self), "choose_by", self.choose_by == "global")
 
 
 class Checkpoint(Section):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedceo.experiment.fields import Fraction, NotNegative
+from fedceo.experiment.base import Fraction, NotNegative
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Contribution
 from fedceo.methods.base import Method, MethodSettings, State, register

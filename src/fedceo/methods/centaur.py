@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from fedceo.errors import UsageError
-from fedceo.experiment.fields import Count, Positive
+from fedceo.experiment.base import Count, Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Contribution, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, Statistics, register

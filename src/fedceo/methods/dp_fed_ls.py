@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedceo.experiment.fields import NotNegative
+from fedceo.experiment.base import NotNegative
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Uploads
 from fedceo.methods.base import Method, MethodSettings, State, register

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedceo.experiment.fields import NotNegative
+from fedceo.experiment.base import NotNegative
 from fedceo.methods.base import Method, MethodSettings, register
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedceo.experiment.fields import Count
+from fedceo.experiment.base import Count
 from fedceo.lazy import torch
 from fedceo.methods.base import Method, MethodSettings, State, register
 

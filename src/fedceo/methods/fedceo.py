@@ -20,7 +20,7 @@ from pydantic import Field
 
 from fedceo import tensors
 from fedceo.errors import UsageError
-from fedceo.experiment.fields import Count, Positive
+from fedceo.experiment.base import Count, Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, register

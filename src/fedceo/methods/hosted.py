@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 
 from fedceo.errors import UsageError
 from fedceo.experiment import plugins
-from fedceo.experiment.fields import first_mistake, one_line
+from fedceo.experiment.base import first_mistake, one_line
 from fedceo.experiment.method_table import OWN
 from fedceo.experiment.registry import METHODS
 from fedceo.lazy import torch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fedceo.experiment.fields import Count, Positive
+from fedceo.experiment.base import Count, Positive
 from fedceo.experiment.method_table import RATES
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Uploads

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedceo.experiment.fields import Positive
+from fedceo.experiment.base import Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Contribution
 from fedceo.methods.base import Method, MethodSettings, Setup, State, register

@@ -17,10 +17,19 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.experiment.plugins import is_own
 from fedceo.models.features import OnFeatures
-from fedceo.models.plugins import find_maker
+from fedceo.models.plugins import check_trainable, find_maker
 from fedceo.models.registry import MODELS
 
-__all__ = ["MODELS", "OnFeatures", "build_model", "check_model", "fixed_parts", "parameters_of"]
+__all__ = [
+    "MODELS",
+    "OnFeatures",
+    "build_model",
+    "can_be_built",
+    "check_model",
+    "check_trainable",
+    "fixed_parts",
+    "parameters_of",
+]
 
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
@@ -34,7 +43,7 @@ def build_model(
     Args:
         settings: the other fields of [model] that are given, which go to the architecture.
     """
-    if not is_own(name) and name not in MODELS:
+    if not can_be_built(name):
         raise UsageError(f"model.name: {MODELS.unknown(name)}; your own are module:callable")
     make = find_maker(name) if is_own(name) else MODELS[name]
     for field in settings.keys() - signature(make).parameters.keys():
@@ -42,6 +51,11 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(shape, classes, **settings)
+
+
+def can_be_built(name: str) -> bool:
+    """Whether the name says how to make the model; that of a module given in Python does not."""
+    return is_own(name) or name in MODELS
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:

@@ -27,9 +27,20 @@ def find_maker(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
 
 def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: int) -> nn.Module:
     model = call("model.name", name, make, shape, classes)
-    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        raise UsageError(f"model.name: {name!r} gives {type(model).__name__}, expected a torch module with parameters")
+    check_trainable(model, f"model.name: {name!r} gives ")
     return model
+
+
+def check_trainable(model: Any, where: str) -> None:
+    """Refuse what is no module, or has nothing to train; where: the beginning of the message."""
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    if not parameters:
+        raise UsageError(f"{where}{type(model).__name__}, expected a torch module with parameters")
+    if not any(p.requires_grad for p in parameters):
+        raise UsageError(
+            f"{where}{type(model).__name__}, whose {len(parameters)} parameters are all frozen (requires_grad is "
+            "False), expected some that train"
+        )
 
 
 @cache
@@ -38,7 +49,7 @@ def fingerprint(name: str, shape: tuple[int, ...], classes: int) -> tuple[float,
     make = find_maker(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model = make(shape, classes).eval()
+        model = make(shape, classes).float().eval()  # a run trains it in a precision of its own, whatever it comes in
         x = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
         try:
             logits = model(x)

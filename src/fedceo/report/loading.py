@@ -36,6 +36,11 @@ class LoadedRun:
     result: dict[str, Any] | None
     recordings: list[Path]
 
+    def __repr__(self) -> str:
+        last = self.accuracy["last"]
+        measured = "" if last is None else f", test accuracy {100 * last:.2f} %"
+        return f"<LoadedRun {self.name}: {self.experiment.method.name}, {self.state}{measured}>"
+
     @property
     def accuracy(self) -> dict[str, Any]:
         """The accuracy summary of result.json, or that of the rounds so far."""

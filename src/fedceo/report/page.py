@@ -13,6 +13,7 @@ import fedceo
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import to_toml
+from fedceo.models import can_be_built
 from fedceo.report import charts
 from fedceo.report.attachments import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.comparable import warnings
@@ -195,7 +196,7 @@ def _picture(drawing: Drawing) -> Picture:
 def _command(run: LoadedRun) -> str:
     if run.result is None:
         return shlex.join(["fedceo", "run", "--resume", str(run.path)])
-    if run.result["model"] != run.experiment.model.name:
+    if run.result["model"] != run.experiment.model.name or not can_be_built(run.result["model"]):
         return f"in Python, with the model of your own, {run.result['model']}: fedceo.run(..., model=...)"
     if run.experiment.data.name not in (*DATASETS, None):
         return f"in Python, with the data of your own, {run.result['data']}: fedceo.run(..., data=...)"

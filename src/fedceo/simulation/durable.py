@@ -32,6 +32,8 @@ RESTORE = "the disk or another program has changed it; restore it from a copy"
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is either there with all its content, on the disk, or as it was before."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path}: a device or a pipe, expected a name for a file")  # which would be put in its place
     beside = path.with_name(path.name + ".part")
     try:
         _write(beside, content, os.O_CREAT | os.O_TRUNC)

@@ -15,7 +15,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, load_experiment, parse_experiment
 from fedceo.experiment.plugins import is_own
 from fedceo.methods.hosted import check_same_method
-from fedceo.models import build_model, parameters_of
+from fedceo.models import build_model, can_be_built, check_trainable
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.rounds import Simulation
@@ -25,6 +25,11 @@ from fedceo.training.work import local_work
 
 if TYPE_CHECKING:  # slow to import, and not always needed
     from fedceo.accounting.budget import Budget
+
+MADE_IN_PYTHON = (
+    "{folder}: was made with other data or a model of your own, which only Python can give: "
+    "fedceo.resume(folder, data=..., model=...)"
+)
 
 
 def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
@@ -60,9 +65,16 @@ def prepare(
     """
     if not isinstance(data, Federation | Source | None):
         raise UsageError(f"data: {type(data).__name__}, expected a Federation or a Source, as from_arrays makes")
-    if not isinstance(model, nn.Module | None) or (model is not None and not parameters_of(model)):
-        raise UsageError(f"model: {type(model).__name__}, expected a torch module with parameters")
+    if model is not None:
+        check_trainable(model, "model: ")
+        named = experiment.model.model_copy(update={"name": type(model).__name__})
+        experiment = experiment.model_copy(update={"model": named})
     experiment.method.prepare()
+    if experiment.release_kind != "average" and not experiment.mechanism.shows_uploads:
+        raise UsageError(
+            f"method.name: {experiment.method.name} needs each client's upload, which mechanism "
+            f'"{experiment.privacy.mechanism}" does not release; use mechanism "distributed"'
+        )
     if isinstance(data, Federation):
         federation = data
     elif data is not None:
@@ -74,14 +86,12 @@ def prepare(
         seed = Schedule(experiment.seed).number("model")
         settings = experiment.model.settings
         model = build_model(experiment.model.name, federation.shape, federation.classes, seed, settings)
-        name = experiment.model.name
     else:
-        name = type(model).__name__
         model = copy.deepcopy(model)  # the caller's stays as it is
     experiment = settled(experiment, federation.clients)
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
-    simulation = Simulation(experiment, federation, model, name, noise_multiplier, noise_key)
+    simulation = Simulation(experiment, federation, model, experiment.model.name, noise_multiplier, noise_key)
     if is_foreign:
         _try_out(simulation)
     work = local_work(experiment.train, 1, simulation.mechanism.local_privacy)
@@ -107,7 +117,10 @@ def _try_out(simulation: Simulation) -> None:
 
 def prepare_again(folder: RunFolder) -> Simulation:
     """The simulation of a folder's experiment; refused if it had data or a model that the experiment does not name."""
-    simulation = prepare(folder.experiment())
+    experiment = folder.experiment()
+    if not can_be_built(experiment.model.name):
+        raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
+    simulation = prepare(experiment)
     noted = folder.result() if folder.finished else folder.load_checkpoint().about
     check_same_method(noted, simulation.experiment.method, folder.path)
     if folder.finished:
@@ -115,10 +128,7 @@ def prepare_again(folder: RunFolder) -> Simulation:
     else:
         same = noted["identity"] == identity(simulation)
     if not same:
-        raise UsageError(
-            f"{folder.path}: was made with other data or a model of your own, which only Python can give: "
-            "fedceo.resume(folder, data=..., model=...)"
-        )
+        raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
     return simulation
 
 

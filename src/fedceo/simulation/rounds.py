@@ -251,11 +251,6 @@ class Simulation:
             raise ValueError(
                 f"method {self.experiment.method.name}: sees single uploads, so its settings must name a release"
             )
-        if self.method.needs_stack and not self.mechanism.shows_uploads:
-            raise UsageError(
-                f'method.name: needs each client\'s upload, which mechanism "{self.experiment.privacy.mechanism}" '
-                "does not release"
-            )
         self.method.check(federation.classes, takes_tokens)
         try:
             select_layers(parameters_of(self.whole_model), self.experiment.record.layers)

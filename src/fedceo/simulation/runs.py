@@ -21,12 +21,14 @@ from fedceo.data import Federation, Source
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
-from fedceo.models import build_model, fixed_parts, parameters_of
+from fedceo.models import build_model, can_be_built, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
-from fedceo.simulation.preparing import as_experiment, budget_of, next_round, prepare
+from fedceo.simulation.pace import logged
+from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.shown import as_html, in_words
 from fedceo.simulation.summary import own_model_of, result_of
 from fedceo.tensors.weights import Weights
 
@@ -62,6 +64,12 @@ class Run:
     folder: Path | None = None
     average: dict[str, Tensor] | None = None
 
+    def __repr__(self) -> str:
+        return in_words(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
 
 def run(
     experiment: Experiment | str | Path | Mapping[str, Any],
@@ -73,6 +81,7 @@ def run(
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
 ) -> Run:
     """Train a federation.
 
@@ -87,13 +96,15 @@ def run(
         on_start: called with the simulation before its first round, by whoever wants to watch it.
         on_round: called with every round's metrics.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
+        progress: whether a line is logged for every measured round ("fedceo", level INFO); it is shown on standard
+            error where logging is not configured.
     """
     simulation = prepare(as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
     with _on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
         if folder is not None:
             folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop)
+        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop, progress)
 
 
 def resume(
@@ -105,6 +116,7 @@ def resume(
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
 ) -> Run:
     """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
     folder = RunFolder(Path(path))
@@ -114,6 +126,8 @@ def resume(
             return load(path, model=model)
         folder.mend()
         state, about, average, noise = folder.load_checkpoint()
+        if model is None and not can_be_built(experiment.model.name):
+            raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
         simulation = prepare(experiment, data, model, about["noise_key"])
         federation = simulation.federation.origin
         check_unchanged(
@@ -126,7 +140,7 @@ def resume(
         history, seconds = folder.rewind(about["round"]), about["seconds"]
         simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"], average, noise)
         with _on(workers, simulation, folder):
-            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop)
+            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop, progress)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -138,7 +152,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     weights = folder.load_model()
     result = folder.result()
     if model is None:
-        if result["model"] != experiment.model.name:
+        if result["model"] != experiment.model.name or not can_be_built(experiment.model.name):
             raise UsageError(f"{path}: was trained with a model of your own, {result['model']}; pass it as model=")
         shape, classes = tuple(result["record_shape"]), result["classes"]
         model = build_model(experiment.model.name, shape, classes, 0, experiment.model.settings)
@@ -188,6 +202,26 @@ def _carry_on(
     on_start: OnStart | None,
     on_round: OnRound | None,
     should_stop: Callable[[], bool],
+    progress: bool,
+) -> Run:
+    with logged(simulation.experiment.train.rounds, progress) as log:
+
+        def told(record: dict[str, Any]) -> None:
+            log(record)
+            if on_round is not None:
+                on_round(record)
+
+        return _taken(simulation, folder, history, seconds, on_start, told, should_stop)
+
+
+def _taken(
+    simulation: Simulation,
+    folder: RunFolder | None,
+    history: list[dict[str, Any]],
+    seconds: float,
+    on_start: OnStart | None,
+    on_round: OnRound,
+    should_stop: Callable[[], bool],
 ) -> Run:
     experiment = simulation.experiment
     start = time.perf_counter() - seconds
@@ -214,8 +248,7 @@ def _carry_on(
             if simulation.round % experiment.checkpoint.every == 0 or stopped:
                 about = _about(simulation, time.perf_counter() - start)
                 folder.save_checkpoint(simulation.state, about, simulation.average, simulation.noise)
-        if on_round is not None:
-            on_round(record)
+        on_round(record)
     finished = entry is None
     if finished and history and "test_accuracy" not in history[-1]:  # killed after the last round that was allowed
         history[-1] |= simulation.measure()
@@ -227,6 +260,7 @@ def _carry_on(
     if simulation.average is not None:
         average = _on_cpu(simulation.average.weights)
     model = simulation.whole_model
+    result["model_is_finite"] = all(bool(w.isfinite().all()) for w in weights.values())
     if folder is not None and finished:
         folder.save_model(weights | fixed_parts(model))
         if average is not None:

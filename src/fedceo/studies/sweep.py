@@ -74,8 +74,8 @@ def run_cell(cell: Cell, on_start: OnStart | None = None) -> dict[str, Any]:
     """Run the cell, or go on with its unfinished run, and return its result; on_start: as for `run`."""
     if RunFolder(cell.folder).exists:
         _check(cell)
-        return resume(cell.folder, on_start=on_start).result
-    return run(cell.experiment, out=cell.folder, on_start=on_start).result
+        return resume(cell.folder, on_start=on_start, progress=False).result
+    return run(cell.experiment, out=cell.folder, on_start=on_start, progress=False).result
 
 
 def _check(cell: Cell) -> None:

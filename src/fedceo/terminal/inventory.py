@@ -12,7 +12,7 @@ from rich.text import Text
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.catalogue import experiment_files
-from fedceo.experiment.file import load_grid
+from fedceo.experiment.file import ENCODING, load_grid
 from fedceo.experiment.method_table import known_methods
 from fedceo.experiment.registry import METHODS
 from fedceo.models import MODELS
@@ -34,8 +34,8 @@ def _description(path: Path) -> str:
     try:
         grid = load_grid(path)
     except UsageError as error:
-        return f"cannot be read: {error}"
-    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        return f"cannot be read: {str(error).removeprefix(f'{path}: ')}"
+    first = path.read_text(encoding=ENCODING).split("\n", 1)[0]
     comment = first.removeprefix("#").strip() if first.startswith("#") else ""
     return comment if grid is None else f"{comment} ({grid})".strip()
 

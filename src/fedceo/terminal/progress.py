@@ -1,49 +1,99 @@
-"""Progress on standard error, while rounds are trained, files fetched or records attacked."""
+"""Progress on standard error, while rounds are trained, files fetched or records attacked.
 
-from collections.abc import Callable, Iterator
+A terminal gets a bar that fits it, anything else (a file, a batch system, CI) one plain line a measurement.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn, TransferSpeedColumn
 from rich.status import Status
+from rich.table import Column
 from rich.text import Text
 
+from fedceo.simulation.pace import Pace, line_of, minutes
 from fedceo.terminal.monitor import Advance
 from fedceo.terminal.tables import console, percent
 
+LONGEST_BAR = 40
+SHORTEST_BAR = 5
+
 
 @contextmanager
-def progress(rounds: int, name: str = "training", quiet: bool = False) -> Iterator[Advance]:
-    """A progress bar over rounds; the function yielded is to be called with every round's metrics."""
-    columns = (
-        _words("{task.description:<12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _words("{task.fields[accuracy]}"),
-        _words("{task.fields[epsilon]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    bar = Progress(*columns, console=console(stderr=True), disable=quiet)
-    task = bar.add_task(name, total=rounds, accuracy="", epsilon="")
+def progress(total: int, name: str = "training", quiet: bool = False, of_rounds: bool = True) -> Iterator[Advance]:
+    """Progress over rounds; the function yielded is to be called with every round's metrics.
+
+    of_rounds: whether the steps are rounds, of which plain lines tell those that are measured; whole runs are all told.
+    """
+    pace, out = Pace(total), console(stderr=True)
+    if quiet or not out.is_terminal:
+        yield (lambda metrics: None) if quiet else _plain_lines(pace, name, of_rounds)
+        return
+    bar = Progress(_Line(pace), console=out)
+    task = bar.add_task(name, total=total, metrics={})
 
     def advance(metrics: dict[str, Any]) -> None:
+        pace.go_on(metrics["round"])
         bar.start()
-        if "test_accuracy" in metrics:
-            bar.update(task, accuracy=f"test accuracy {percent(metrics['test_accuracy'])}")
-        if "epsilon" in metrics:
-            bar.update(task, epsilon=f"epsilon {metrics['epsilon']:.3g} after round {metrics['round']}")
-        bar.update(task, completed=metrics["round"])
+        shown: dict[str, Any] = {key: metrics[key] for key in ("test_accuracy", "epsilon") if key in metrics}
+        if "epsilon" in shown:
+            shown["epsilon_round"] = metrics["round"]
+        bar.update(task, completed=metrics["round"], metrics=bar.tasks[0].fields["metrics"] | shown)
 
     with _stopping(bar):
         yield advance
+
+
+def _plain_lines(pace: Pace, name: str, of_rounds: bool) -> Advance:
+    def advance(metrics: dict[str, Any]) -> None:
+        pace.go_on(metrics["round"])
+        if not of_rounds:
+            print(f"{name}: {pace.step} of {pace.total}, {pace.in_words()}", file=sys.stderr, flush=True)
+        elif pace.is_due("test_accuracy" in metrics):
+            print(f"{name}: {line_of(metrics, pace)}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+class _Line(ProgressColumn):
+    """A whole line of progress in the longest form that fits the terminal, so that no number is ever cut."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._pace = pace
+
+    def render(self, task: Task) -> Text:
+        room = console(stderr=True).width
+        beside, alone = self._forms(task)
+        fitting = [form for form in beside if len(form) + SHORTEST_BAR < room] + [
+            form for form in alone if len(form) <= room
+        ]
+        words = fitting[0] if fitting else ""
+        spare = min(room - len(words) - 1, LONGEST_BAR)
+        if spare < SHORTEST_BAR:
+            return Text(words)
+        done = int(spare * task.completed / task.total) if task.total else 0
+        bar = (("━" * done, "bar.complete"), ("━" * (spare - done), "bar.back"))
+        return Text.assemble(*bar, f" {words}")
+
+    def _forms(self, task: Task) -> tuple[list[str], list[str]]:
+        """The same in ever fewer letters: forms beside which there must be a bar, and forms that can do without."""
+        found, left = task.fields["metrics"], self._pace.left
+        count = f"{task.completed:.0f}/{task.total:.0f}"
+        accuracy = f"{percent(found['test_accuracy'])} %" if "test_accuracy" in found else ""
+        epsilon = f"epsilon {found['epsilon']:.3g}" if "epsilon" in found else ""
+        after = f"{epsilon} after round {found['epsilon_round']}" if epsilon else ""
+        remaining = "" if left is None else f"{minutes(left)} left"
+        long = (task.description, count, accuracy and f"test accuracy {accuracy}", after, self._pace.in_words())
+        short = (task.description, count, accuracy, epsilon, remaining)
+        alone = (short[1:], (count, accuracy, remaining), (count, remaining), (count,))
+        return [_joined(long), _joined(short)], [_joined(form) for form in alone]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "  ".join(filter(None, parts))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ NAMES = {
     "best": "best round (chosen on the test set)",
     "at_best_validation": "at best validation",
 }
+NOT_FINITE = "the model is NaN or Inf: training has diverged, and its accuracies say nothing"
 PERSONAL_NAMES = {
     "local_accuracy_last": "P-loc, on their own test records",
     "personal_accuracy_last": "P-glob, on the public test set",
@@ -61,6 +62,8 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
         out.print(f"{result['discarded_rounds']} rounds had too few reports and were discarded")
     if result["nonfinite_updates"]:
         out.print(f"{result['nonfinite_updates']} updates were NaN or Inf and counted as zero")
+    if not result.get("model_is_finite", True):
+        out.print(NOT_FINITE)
     out.print(f"results: {folder}")
 
 

@@ -32,6 +32,15 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
 
 
+def show_space(spaces: Mapping[str, Mapping[str, list[Any]]]) -> None:
+    """Print the values that would be tried for each field of each experiment."""
+    out = console()
+    for name, space in spaces.items():
+        out.print(Text(name, "bold"))
+        for field, values in space.items():
+            out.print(f"  {field}: {', '.join(map(str, values))}", highlight=False)
+
+
 def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the best settings of each experiment."""
     columns = (

@@ -94,7 +94,8 @@ class TrainingContext:
         # a position of -1 finds the filling behind the client's own records
         mine = [torch.cat([self.federation.train[client], filling]) for client in clients]
         records = [len(each) - 1 for each in mine]
-        sizes = records if work.batch_size == ALL_RECORDS else [work.batch_size] * len(mine)
+        widest = min(work.batch_size, int(self.federation.sizes.max()))  # more would only be filled
+        sizes = records if work.batch_size == ALL_RECORDS else [widest] * len(mine)
         draws = self.draws
         if isinstance(draws, Schedule):
             draw = draws.poisson_batches if work.record else draws.batches

@@ -1,0 +1,168 @@
+"""`fedceo run` and `fedceo demo`."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedceo.cli.notes import note
+from fedceo.cli.options import (
+    CellName,
+    Device,
+    Epsilon,
+    Json,
+    MethodName,
+    Overrides,
+    Rounds,
+    Seed,
+    with_short_forms,
+)
+from fedceo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedceo.scale.cluster import Workers
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
+    cell: CellName = None,
+    overrides: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    epsilon: Epsilon = None,
+    method: MethodName = None,
+    device: Device = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="Where the cohort trains: here, or on ray workers; see --workers.")
+    ] = "here",
+    workers: Annotated[int | None, typer.Option(help="Ray workers; left out: one a core, or one a GPU.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="HOST:PORT of a running Ray cluster, or auto.")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="0 to 1; left out: 1 where the device is a GPU.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment file, or go on with a run."""
+    from fedceo.experiment.catalogue import experiment_files
+    from fedceo.experiment.file import load_experiment
+    from fedceo.simulation.folder import RunFolder, free_folder
+    from fedceo.simulation.runs import resume as resume_run
+    from fedceo.simulation.runs import run as run_experiment
+    from fedceo.terminal.monitor import Meter, events
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.results import NOT_FINITE, show_run
+
+    place = elsewhere(engine, workers, ray_address, gpus_per_worker)
+    changes = with_short_forms(overrides, rounds=rounds, seed=seed, epsilon=epsilon, method=method, device=device)
+    if resume is not None:
+        if file is not None or cell is not None or changes or out is not None:
+            raise UsageError("--resume: takes the folder alone, without FILE, --cell, --out, --set or its short forms")
+        folder = resume
+
+        def work(**callbacks: Any) -> Any:
+            return resume_run(folder, workers=place, progress=False, **callbacks)
+
+        experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
+    else:
+        if file is None:
+            known = ", ".join(map(str, experiment_files())) or "none, here or below experiments/"
+            raise UsageError(f"FILE: which experiment? These are here: {known}")
+        experiment = load_experiment(file, changes, cell)
+        folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
+
+        def work(**callbacks: Any) -> Any:
+            return run_experiment(experiment, out=folder, workers=place, progress=False, **callbacks)
+
+    total, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
+    was_finished = resume is not None and RunFolder(folder).finished
+    aside = redirect_stdout(place.aside(sys.stderr)) if place else nullcontext()
+    with aside, stopping() as should_stop, progress(total, name, quiet=as_json) as advance:
+        watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
+
+        def tell(record: dict[str, Any]) -> None:
+            record = meter.read(record)
+            for watcher in watchers:
+                watcher(record)
+
+        watched = tensorboard or not as_json
+        finished = work(on_start=meter.begin if watched else None, on_round=tell, should_stop=should_stop)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
+    else:
+        show_run(finished, folder)
+    if was_finished:
+        note(f"{folder}: was finished already, after {finished.result['rounds']} rounds; nothing was run")
+    if not finished.finished:
+        sys.exit(130)
+    if not finished.result.get("model_is_finite", True):
+        note(f"{folder}: {NOT_FINITE}")
+        sys.exit(1)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs/demo"),
+    as_json: Json = False,
+) -> None:
+    """The embedded default: FedCEO beside UDP-FedAvg beside FedAvg without noise, on handwritten digits."""
+    from fedceo.experiment.catalogue import demo_experiments
+    from fedceo.simulation.folder import free_folder
+    from fedceo.simulation.runs import run as run_experiment
+    from fedceo.terminal.progress import progress
+    from fedceo.terminal.results import show_comparison, show_run
+
+    folder = free_folder(out)
+    runs = {}
+    for name, experiment in demo_experiments().items():
+        with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
+            runs[name] = run_experiment(
+                experiment, out=folder / name, on_round=advance, should_stop=should_stop, progress=False
+            )
+        if not runs[name].finished:
+            show_run(runs[name], folder / name)
+            sys.exit(130)
+    if as_json:
+        print(json.dumps({name: each.result for name, each in runs.items()}))
+    else:
+        show_comparison(runs, folder)
+
+
+def elsewhere(engine: str, count: int | None, address: str | None, gpus: float | None) -> "Workers | None":
+    """The Ray workers that --engine and its companions ask for, if they do."""
+    if engine == "ray":
+        from fedceo.scale.cluster import Workers
+
+        return Workers(count, address, gpus)
+    if engine != "here":
+        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"')
+    for name, value in (("--workers", count), ("--ray-address", address), ("--gpus-per-worker", gpus)):
+        if value is not None:
+            raise UsageError(f"{name}: is for --engine ray")
+    return None
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the round instead of the program; a second one ends the program."""
+    asked = False
+
+    def ask(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nending this round; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

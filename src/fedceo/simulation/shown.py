@@ -1,0 +1,40 @@
+"""A run in a few words, and for a notebook with a small chart."""
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedceo.simulation.runs import Run
+
+WIDTH, HEIGHT = 240, 60
+"""Size of the chart, in pixels."""
+
+
+def in_words(run: "Run") -> str:
+    """One line: what was run, how far it is, and what came out."""
+    result, observer = run.result, run.experiment.privacy.observer
+    parts = [f"{len(run.history)} of {run.experiment.train.rounds} rounds"]
+    if result["accuracy"]["last"] is not None:
+        parts.append(f"test accuracy {100 * result['accuracy']['last']:.2f} %")
+    epsilon = next((row["epsilon"] for row in result["privacy"] if row["observer"] == observer), None)
+    parts.append("no epsilon" if epsilon is None else f"epsilon {epsilon:.3g} for the {observer}")
+    if not result.get("model_is_finite", True):
+        parts.append("model NaN or Inf")
+    if run.folder is not None:
+        parts.append(str(run.folder))
+    return f"<Run of {result['method']} on {result['data']} with {result['model']}: {', '.join(parts)}>"
+
+
+def as_html(run: "Run") -> str:
+    """The words above the curve of the test accuracy, where at least two rounds were measured."""
+    words = f"<div>{escape(in_words(run)[1:-1])}</div>"
+    measured = [(each["round"], each["test_accuracy"]) for each in run.history if "test_accuracy" in each]
+    if len(measured) < 2:
+        return words
+    rounds, highest = run.experiment.train.rounds, max(accuracy for _, accuracy in measured) or 1.0
+    points = " ".join(f"{WIDTH * t / rounds:.1f},{HEIGHT * (1 - y / highest):.1f}" for t, y in measured)
+    return (
+        f'{words}<svg width="{WIDTH}" height="{HEIGHT}" viewBox="-2 -2 {WIDTH + 4} {HEIGHT + 4}" role="img">'
+        f"<title>test accuracy over rounds, 0 to {100 * highest:.2f} %</title>"
+        f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )
