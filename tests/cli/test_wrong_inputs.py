@@ -42,7 +42,10 @@ WRONG_FILES = [
     (("run", "mine.toml", "--set", "extends=3"), "extends: unknown field"),
 ]
 WRONG_FIELDS = [
-    (("--set", "method.strength=3"), "method.strength: a field of blur-lus, ditto, fedceo, mr-mtl, and the method is fedavg"),
+    (
+        ("--set", "method.strength=3"),
+        "a field of blur-lus, ditto, fedceo, mr-mtl, and the method is fedavg",
+    ),
     (("--set", "rounds=3"), "rounds: unknown field, did you mean train.rounds?"),
     (("--set", "data.noise_multiplier=3"), "did you mean privacy.noise_multiplier?"),
     (("--set", "train.learning_rates=3"), "did you mean learning_rate?"),

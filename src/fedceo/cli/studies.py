@@ -44,20 +44,39 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     stack: Stack = None,
+    fill: Annotated[
+        Path | None, typer.Option(help="Run only what this results file lacks, and put every run into it when done.")
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="With --fill: print what the file lacks and its cost, and run nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run experiments with several seeds, skip what is done, and write one table."""
     from fedceo.simulation.durable import make_folder, write_whole
     from fedceo.studies.cells import find_cells
+    from fedceo.studies.filling import add_entry, expected_seconds, lacking, read_entries
     from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
     from fedceo.studies.table import rows_of, to_csv, to_latex, to_markdown
     from fedceo.terminal.progress import progress
-    from fedceo.terminal.studies import show_sweep
+    from fedceo.terminal.studies import show_lacking, show_sweep
 
+    if missing and fill is None:
+        raise UsageError("--missing: expected with --fill, which names the results file")
     out = out or Path("runs") / "sweep" / (target.stem or "here")
     changes = with_short_forms(overrides, rounds=rounds, epsilon=epsilon, method=method, device=device)
     cells = find_cells(target, seeds, changes, grid or [], out, only or [])
+    if fill is not None:
+        entries = read_entries(fill)
+        cells = lacking(cells, entries, fill)
+        if missing or not cells:
+            lacks = [
+                {"name": cell.name, "seed": cell.experiment.seed, "seconds": expected_seconds(cell, entries)}
+                for cell in cells
+            ]
+            print(json.dumps({"file": str(fill), "lacking": lacks})) if as_json else show_lacking(lacks, fill)
+            return
     errors: dict[int, str] = {}
     with progress(len(cells), "runs", quiet=as_json, of_rounds=False) as advance:
         count = itertools.count(1)
@@ -65,6 +84,8 @@ def sweep(
         def on_cell(cell: Any, result: dict[str, Any] | None, error: str | None) -> None:
             if error is not None:
                 errors[cells.index(cell)] = error
+            elif fill is not None:
+                add_entry(fill, *results_of([cell], [result], {}))
             advance({"round": next(count)})
 
         results = run_sweep(cells, jobs, on_cell, stack)

@@ -32,6 +32,19 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     out.print(f"best is chosen on the test set; tables: {folder}/table.csv, .md, .tex")
 
 
+def show_lacking(rows: list[dict[str, Any]], file: Path) -> None:
+    """Print the runs that a results file lacks, and the seconds that each is expected to take, where that is known."""
+    out = console()
+    if rows:
+        shown = [
+            [row["name"], str(row["seed"]), "" if row["seconds"] is None else f"{row['seconds']:.0f}"] for row in rows
+        ]
+        show_table(out, [Column("experiment", "name"), "seed", "seconds"], shown, f"what {file} lacks")
+    known = [row["seconds"] for row in rows if row["seconds"] is not None]
+    unknown = f", and {len(rows) - len(known)} unlike any in it" if len(known) < len(rows) else ""
+    out.print(f"{len(rows)} runs are lacking: about {sum(known):.0f} s, by runs like them in the file{unknown}")
+
+
 def show_space(spaces: Mapping[str, Mapping[str, list[Any]]]) -> None:
     """Print the values that would be tried for each field of each experiment."""
     out = console()
