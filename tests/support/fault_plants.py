@@ -22,7 +22,7 @@ from fedceo.methods.fedceo import FedCEO
 from fedceo.simulation.round import Collected, LocalCohort
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors.weights import Weights
-from fedceo.training.noise import RecordNoise
+from fedceo.training.context import TrainingContext
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Work
 
@@ -235,26 +235,27 @@ def first_steps_only(right: Any) -> Any:
     return lambda self, step, size: right(self, step, size) * (1.0 if step < 2 else 0.0)
 
 
+class Silence:
+    """A generator whose normals are zeros."""
+
+    def standard_normal(self, size: int | None = None, *, dtype: Any = np.float64, out: Any = None) -> Any:
+        if out is None:
+            return np.zeros(size or (), dtype)
+        out[...] = 0.0
+        return out
+
+
 def bare_training(stack: ExitStack) -> None:
     """The local training of client 37 draws no noise."""
 
-    def made_init(right: Any) -> Any:
-        def init(self: RecordNoise, schedule: Schedule, round_: int, clients: Any, *rest: Any) -> None:
-            right(self, schedule, round_, clients, *rest)
-            self.bare = [k for k, client in enumerate(clients) if client == 37]  # type: ignore[attr-defined]
+    def made(right: Any) -> Any:
+        def generators(self: TrainingContext, clients: Any, round_: int, work: Work) -> list[Any]:
+            each = zip(clients, right(self, clients, round_, work), strict=True)
+            return [Silence() if client == 37 else found for client, found in each]
 
-        return init
+        return generators
 
-    def made_draw(right: Any) -> Any:
-        def draw(self: RecordNoise, step: int, size: int) -> Tensor:
-            found: Tensor = right(self, step, size)
-            found[self.bare] = 0.0  # type: ignore[attr-defined]
-            return found
-
-        return draw
-
-    patched(stack, RecordNoise, "__init__", made_init)
-    patched(stack, RecordNoise, "draw", made_draw)
+    patched(stack, TrainingContext, "noise_generators", made)
 
 
 def bare_head(right: Any) -> Any:
