@@ -115,13 +115,12 @@ def race() -> list[str]:
 
 
 def features() -> list[str]:
-    result = read("scattering-h200")
-    times = "; ".join(f"{row['features']} in {row['seconds']:.1f} s" for row in result["rows"])
-    return [
-        "## Scattering features",
-        "",
-        measured(result, "scattering.py") + f" {result['images']:,} images of 3x32x32 on the GPU: {times}.",
-    ]
+    lines = ["## Scattering features", ""]
+    for name, where in (("scattering-h200", "on the GPU"), ("scattering-cpu", "on two cores of a CPU")):
+        result = read(name)
+        times = "; ".join(f"{row['features']} in {row['seconds']:.1f} s" for row in result["rows"])
+        lines.append(f"- {measured(result, 'scattering.py')} {result['images']:,} images of 3x32x32 {where}: {times}.")
+    return lines
 
 
 def page() -> str:
