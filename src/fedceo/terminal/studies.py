@@ -14,8 +14,8 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     """Print one row for each experiment, with mean and standard deviation over its seeds."""
     from fedceo.studies.table import show
 
-    names = ("regime", "sigma", "seeds", "last", "best", "unsmoothed", "at best validation", "P-loc", "P-glob",
-             "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
+    names = ("regime", "sigma", "seeds", "last", "average", "best", "unsmoothed", "at best validation", "P-loc",
+             "P-glob", "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
     out = console()
@@ -41,8 +41,12 @@ def show_lacking(rows: list[dict[str, Any]], file: Path) -> None:
         ]
         show_table(out, [Column("experiment", "name"), "seed", "seconds"], shown, f"what {file} lacks")
     known = [row["seconds"] for row in rows if row["seconds"] is not None]
-    unknown = f", and {len(rows) - len(known)} unlike any in it" if len(known) < len(rows) else ""
-    out.print(f"{len(rows)} runs are lacking: about {sum(known):.0f} s, by runs like them in the file{unknown}")
+    words = [f"{len(rows)} {'run is' if len(rows) == 1 else 'runs are'} lacking"]
+    if known:
+        words.append(f"{len(known)} would take about {sum(known):.0f} s, as the runs like them in the file did")
+    if len(known) < len(rows):
+        words.append(f"of {len(rows) - len(known)} the file has no like, so that nobody knows how long they take")
+    out.print("; ".join(words))
 
 
 def show_space(spaces: Mapping[str, Mapping[str, list[Any]]]) -> None:
