@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test test-slow test-all lint wheel-test benchmark clean
+.PHONY: run test test-slow test-all lint docs wheel-test benchmark clean
 
 run: $(READY)
 	$(BIN)/fedceo demo
@@ -21,6 +21,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# NO_MKDOCS_2_WARNING: a message of the theme about its successor, which a build without warnings is better without.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 wheel-test: $(READY)
 	sh tests/wheel.sh $(BIN)/python

@@ -24,6 +24,8 @@ CLIENTS, EPOCHS, STEPS = 10, 30, 210
 RECORDS = CLIENTS * 400 * EPOCHS / STEPS
 """Records of a step, of all clients together."""
 CONVOLUTIONS, LINEAR = 2400 + 32 + 51200 + 64, 1600 * 512 + 512 * 512 + 512 * 10
+WIDE = 1600 * 512 + 512 * 512
+"""Weights of the linear layers whose backward products are kernels of ours."""
 ROW = CLIENTS * (CONVOLUTIONS + LINEAR + 512 + 512 + 10)
 
 Work = tuple[float, float]
@@ -32,27 +34,26 @@ Work = tuple[float, float]
 def work_of(record: bool) -> dict[str, Work]:
     """Kernel -> bytes and operations of one step."""
     image, first, second, pooled = 16 * 16 * 16 * 2, 196 * 32, 100 * 64, 25 * 64
-    spread, inner = 144 * 128, 800 * 64
-    each = 2 * (spread + inner) if record else 0
+    spread, taps, inner = 144 * 128, 75 * 32, 800 * 64
     rows: dict[str, Work] = {
         "gather_kernel": (2 * image, 0),
         "first_forward_kernel": (image + 3 * first, 2 * 196 * spread),
         "forward_kernel": (2 * first + 5 * pooled, 2 * 100 * inner),
         "unpool_kernel": (5 * pooled + 2 * second, 0),
         "input_gradients_kernel": (2 * second + 2 * first, 2 * 196 * 1600 * 32),
-        "first_unpool_kernel": (3 * first + 8 * first, 0),
-        "weight_gradients_kernel": (
-            image + 8 * first + 2 * first + 2 * second + each,
-            2 * 196 * spread + 2 * 100 * inner,
-        ),
     }
+    kept = (2 * taps, 2 * inner) if record else (0, 0)  # single records' gradients are written down
+    of_second = "record_gradients_kernel" if record else "group_gradients_kernel"
+    rows["first_gradients_kernel"] = (image + 3 * first + kept[0], 2 * 784 * taps)
+    rows[of_second] = (2 * first + 2 * second + kept[1], 2 * 100 * inner)
     if record:
-        rows["fold_kernel"] = (2 * spread + 4800, 0)
-        rows["weighted_sum_kernel"] = (2 * inner + 4800, 0)
+        rows["weighted_sum_kernel"] = (sum(kept), 0)
     found = {name: (RECORDS * size, RECORDS * operations) for name, (size, operations) in rows.items()}
     products = 2 * RECORDS * LINEAR
     passes = 3 if record else 2  # forward and backward, and with noise the gradient is written down
-    found["products of linear layers"] = (passes * 4 * CLIENTS * LINEAR, passes * products)
+    wide, wide_products = CLIENTS * 4 * WIDE, 2 * RECORDS * WIDE
+    found["linear_input_gradients_kernel"] = (wide, wide_products)
+    found["products of linear layers"] = (passes * 4 * CLIENTS * LINEAR - wide, passes * products - wide_products)
     if record:
         found["take_step_kernel"] = (3 * 4 * ROW, 0)
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedceo.experiment.method_table import known_methods
-from fedceo.experiment.registry import MECHANISMS, METHODS
+from fedceo.experiment.registry import MECHANISMS, METHODS, TASKS
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src" / "fedceo"
@@ -59,7 +59,7 @@ def sites(tree: ast.AST, names: set[str], classes: set[str], room: str, word: st
                 yield f"{node.lineno}: {ast.unparse(node)[:80]}"
 
 
-ROOMS = {"methods": (METHODS, "method"), "mechanisms": (MECHANISMS, "mechanism")}
+ROOMS = {"methods": (METHODS, "method"), "mechanisms": (MECHANISMS, "mechanism"), "tasks": (TASKS, "task")}
 
 
 @pytest.mark.parametrize("room", ROOMS)

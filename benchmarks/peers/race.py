@@ -99,9 +99,7 @@ def prepare(setting: Setting, folder: Path, seed: int = 0) -> None:
     np.save(folder / "batches.npy", batches.numpy())
 
 
-def start(
-    contender: Contender, folder: Path, limit: float | None = None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def start(contender: Contender, folder: Path, limit: float = 600.0) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Run a contender; when its rounds ended, counted from its start, the system's share, and its final weights.
 
     Args:

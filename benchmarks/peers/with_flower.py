@@ -88,7 +88,12 @@ def main(folder: str, out: str, actors: str) -> None:
         client,
         num_supernodes=work.setting.clients,
         backend_config={
-            "init_args": {"num_cpus": int(actors), "num_gpus": gpus, "_node_ip_address": "127.0.0.1"},
+            "init_args": {
+                "address": "local",  # what another Ray has left in the temporary folder is not joined
+                "num_cpus": int(actors),
+                "num_gpus": gpus,
+                "_node_ip_address": "127.0.0.1",
+            },
             "client_resources": {"num_cpus": 1, "num_gpus": gpus / int(actors)},
         },
     )

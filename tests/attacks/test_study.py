@@ -114,7 +114,7 @@ def test_what_cannot_be_held() -> None:
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("T4", {}, "'T4', expected one of T0, T1, T2, T3"),
         ("T1", {"privacy": {"mechanism": "central", "noise_multiplier": 1.0}, "method": {"name": "fedavg"}}, "central"),
-        ("T1", {"method": {"name": "centaur"}}, "sends the whole model, not centaur"),
+        ("T1", {"method": {"name": "centaur"}}, "sends the whole model and remembers nothing, not centaur"),
         ("T2", {"method": {"name": "fedavg"}}, 'T2 needs method "fedceo"'),
         ("T2", {"method": {"name": "fedceo", "restart": "mean"}}, 'T2 needs method "fedceo"'),
     ]

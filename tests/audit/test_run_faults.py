@@ -24,6 +24,7 @@ def test_there_are_as_many_faults_as_were_asked_for() -> None:
         ("one noise for every tensor", {"within"}),
         ("momentum added after the clip", {"memory"}),
         ("a neighbour's bare update in a returned model", {"leak"}),
+        ("a control of all that is made of bare controls", {"leak"}),
         ("16-bit seeds", {"keys"}),
         ("shuffled instead of Poisson batches", {"batches"}),
         ("a head phase without noise", {"variance"}),

@@ -121,7 +121,8 @@ def test_run_comes_first_and_every_command_is_in_the_help(
 ) -> None:
     assert fedceo(monkeypatch, "--help") == 0
     printed = capsys.readouterr().out
-    named = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    found = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    named = [name.replace("_", "-").strip("-") for name in found]
     named += [str(group.name) for group in app.registered_groups]
-    places = {name.strip("_"): printed.find(f" {name.strip('_')} ") for name in named}
+    places = {name: printed.find(f" {name} ") for name in named}
     assert min(places, key=lambda name: places[name]) == "run" and min(places.values()) > 0

@@ -44,7 +44,7 @@ WRONG_FILES = [
 WRONG_FIELDS = [
     (
         ("--set", "method.strength=3"),
-        "a field of blur-lus, ditto, fedceo, mr-mtl, and the method is fedavg",
+        "a field of blur-lus, ditto, fedceo, mr-mtl, pfedme, and the method is fedavg",
     ),
     (("--set", "rounds=3"), "rounds: unknown field, did you mean train.rounds?"),
     (("--set", "data.noise_multiplier=3"), "did you mean privacy.noise_multiplier?"),
@@ -68,6 +68,10 @@ WRONG_FIELDS = [
     (("--set", "privacy.delta=0.5"), "delta"),
     (("--set", "train.learning_rate=0"), "train.learning_rate"),
     (("--set", "train.batch_size=0"), "train.batch_size"),
+    (("--set", "train.optimizer=rmsprop"), "train.optimizer: Input should be 'sgd', 'adam' or 'adamw'"),
+    (("--set", "train.optimizer=adam", "--set", "train.momentum=0.9"), 'train.momentum: 0.9 is of optimizer "sgd"'),
+    (("--set", "train.weight_decay=-1"), "train.weight_decay"),
+    (("--method", "dp-fedsgd", "--set", "train.optimizer=adam"), "are of local steps, and method"),
     (("--set", "train.device=tpu"), "train.device"),
     (("--set", "train=3"), "train"),
     (("--set", "seed=-1"), "seed"),
@@ -75,6 +79,19 @@ WRONG_FIELDS = [
     (("--set", "data.partition=random"), "data.partition"),
     (("--set", "data.clients=100000"), "clients"),
     (("--set", "data.path=mine.npz"), "exactly one of name and path"),
+    (("--set", "data.client_column=who"), "target_columns and text_column are of a table at path"),
+    (("--set", "task.name=regresion"), "unknown task 'regresion', did you mean regression?"),
+    (("--set", "task.name=regression"), 'task.name: "regression" needs numbers to predict'),
+    (("--set", "task.name=binary"), "needs one of two labels a record, but digits has one of 10 labels a record"),
+    (("--set", "task.name=multi-label"), "needs a 0 or 1 for every label (data.target_columns)"),
+    (("--set", "task.name=next-token"), "needs texts (data.text_column), but digits has one of 10 labels a record"),
+    (("--set", 'task.metrics=["f2"]'), "metrics: 'f2', expected some of accuracy, f1 or"),
+    (("--set", 'task.metrics=["rmse"]'), "metrics: 'rmse', expected some of accuracy, f1 or"),
+    (("--set", "task.metrics=[]"), "metrics: 'none', expected some of accuracy, f1 or"),
+    (("--set", "task.loss=huber"), "loss: 'huber', expected \"module:callable\""),
+    (("--set", "task.loss=own:missing"), "has no 'missing'"),
+    (("--set", 'task.metrics=["f1"]', "--set", "evaluation.choose_by=personal"), "goes by the accuracy on each class"),
+    (("--set", 'task.metrics=["f1"]', "--set", "record.every=1"), "goes by the accuracy on each class"),
     (("--set", "evaluation.every=0.5"), "evaluation.every"),
     (("--rounds", "-1"), "train.rounds"),
     (("--rounds", "0"), "train.rounds"),
@@ -91,6 +108,45 @@ WRONG_FIELDS = [
     (("--workers", "3"), "is for --engine ray"),
     (("--out", "mine.toml"), "cannot be written to"),
     (("--out", "/dev/null/x"), "cannot be written to"),
+]
+TABLE = """id,age,outcome,score,who
+1,30,sick,1.5,ann
+2,,well,0.5,bob
+3,50,sick,2.5,ann
+4,x,well,3.5,bob
+"""
+WRONG_TABLES = [
+    ((), "the columns of people.csv are id, age, outcome, score, who"),
+    (("label_column=outcom",), "no column 'outcom' (label); the columns are id, age, outcome, score, who"),
+    (("label_column=outcome", "client_column=whom"), "no column 'whom' (client)"),
+    (("label_column=outcome", "client_column=outcome"), "column 'outcome' is named for two uses"),
+    (("label_column=outcome",), "column 'age', row 2: '', expected a number"),
+    (("label_column=outcome", 'feature_columns=["who"]'), "column 'who', row 1: 'ann', expected a number"),
+    (("label_column=score", 'feature_columns=["id"]'), "column 'score': 0.5, expected labels: words or whole numbers"),
+    (("label_column=age", 'feature_columns=["id"]'), "column 'age', row 2: no value"),
+    (("label_column=outcome", 'target_columns=["score"]'), "only one of label_column, target_columns and text_column"),
+    (('target_columns=["age"]', 'feature_columns=["id"]'), "column 'age', row 2: '', expected a number"),
+    (('target_columns=["scores"]',), "no column 'scores' (targets)"),
+    (("text_column=words",), "no column 'words' (text)"),
+    (("text_length=3",), "text_length belongs to text_column"),
+    (('target_columns=["score"]', 'feature_columns=["id"]', "clients=2"), "cohort.size is 5, more than data.clients"),
+    (("label_column=outcome", "path=uneven.csv"), "row 2 has 1 values, expected 2"),
+    (("label_column=outcome", "path=twice.csv"), "column 'a' is there twice"),
+    (("label_column=outcome", "path=nothing.csv"), "empty, expected a row of column names"),
+    (("label_column=outcome", "path=latin.csv"), "not a CSV file in UTF-8"),
+    (("label_column=outcome", "path=nowhere.csv"), "no such file"),
+    (("label_column=outcome", "path=labels.npz"), "has no columns to name"),
+]
+WRONG_TASKS = [
+    (
+        ('target_columns=["score"]', 'feature_columns=["id"]'),
+        "classification",
+        "needs one label a record, but people.csv",
+    ),
+    (('target_columns=["score"]', 'feature_columns=["id"]'), "multi-label", "has 1 number a record other than 0 and 1"),
+    (('target_columns=["score"]', 'feature_columns=["id"]', "partition=dirichlet"), "regression", "goes by labels"),
+    (("text_column=outcome",), "regression", "needs numbers to predict"),
+    (("text_column=outcome", "text_length=4"), "next-token", "does not take records of shape (4,)"),
 ]
 WRONG_COMMANDS = [
     (("rnu", "mine.toml"), "No such command 'rnu'"),
@@ -137,6 +193,14 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "half.toml").write_text('[data]\nname = "digits"\n[method]\nname = "fedavg"\n')
     (tmp_path / "labels.toml").write_text(FILE.replace('name = "digits"', 'path = "labels.npz"'))
+    (tmp_path / "table.toml").write_text(FILE.replace('name = "digits"', 'path = "people.csv"'))
+    few = FILE.replace("clients = 20", "clients = 2").replace("size = 5", "size = 2")
+    (tmp_path / "few.toml").write_text(few.replace('name = "digits"', 'path = "people.csv"'))
+    (tmp_path / "people.csv").write_text(TABLE)
+    (tmp_path / "uneven.csv").write_text("outcome,a\n1,2\n3\n")
+    (tmp_path / "twice.csv").write_text("outcome,a,a\n1,2,3\n")
+    (tmp_path / "nothing.csv").write_text("")
+    (tmp_path / "latin.csv").write_bytes("outcome,größe\n1,2\n".encode("latin1"))
     np.savez(tmp_path / "labels.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 3 + 1)
     return tmp_path
 
@@ -146,6 +210,17 @@ def folder(tmp_path: Path) -> Path:
     [
         *WRONG_FILES,
         *((("run", "mine.toml", *given), words) for given, words in WRONG_FIELDS),
+        *(
+            (("run", "table.toml", *(part for each in given for part in ("--set", f"data.{each}"))), words)
+            for given, words in WRONG_TABLES
+        ),
+        *(
+            (
+                ("run", "few.toml", "--set", f"task.name={task}", *(p for e in given for p in ("--set", f"data.{e}"))),
+                words,
+            )
+            for given, task, words in WRONG_TASKS
+        ),
         *WRONG_COMMANDS,
         *(((*PLAN, *given), words) for given, words in WRONG_PLANS),
     ],

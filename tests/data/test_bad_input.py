@@ -143,8 +143,10 @@ def test_bad_cifar10_files(tmp_path: Path, name: str, content: bytes | None, wor
         ({"x": X[:0], "y": Y[:0]}, "no records"),
         ({"x": X[:0], "y": Y[:0], "client": Y[:0]}, "no records"),
         ({"y": Y - 1}, "y: expected labels counted from 0, got -1 to 1"),
-        ({"y": Y.astype(float)}, "y: expected integers, (records,), got float64"),
-        ({"y": Y[:, None]}, "y: expected integers, (records,), got int64 (10, 1)"),
+        ({"y": Y.astype(complex)}, "y: expected integers or floats, (records,), got complex128"),
+        ({"y": Y[:, None, None]}, "y: expected integers or floats, (records,), got int64 (10, 1, 1)"),
+        ({"y": np.where(Y == 1, np.nan, 0.5)}, "y: expected finite numbers, got nan at record"),
+        ({"test_x": X, "test_y": Y.astype(float)}, "y is int64 () a record but test_y is float32 (1,)"),
         ({"y": np.array(list("abcdefghij"))}, "y: expected integers"),
         ({"y": Y + 10}, "y has label 12 but only 10 records"),
         ({"y": np.full(10, 2**64 - 1, np.uint64)}, "y: expected labels counted from 0"),
@@ -220,6 +222,7 @@ def test_npz_cut_or_changed_anywhere(tmp_path: Path) -> None:
         ({"clients": None}, 'data.clients: needed for partition "iid"'),
         ({"partition": "natural"}, 'data.partition: "natural" needs data with client ids'),
         ({"clients": 2, "partition": "dirichlet", "alpha": 1.7e308}, "data.alpha: 1.7e+308"),
+        ({"clients": 2, "partition": "dirichlet-equal", "alpha": 1.7e308}, "data.alpha: 1.7e+308"),
     ],
 )
 def test_bad_partitions(given: dict[str, Any], words: str) -> None:

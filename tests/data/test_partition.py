@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedceo.data.partition import assign_records
 from fedceo.experiment.sections import Data
 
-PARTITIONS = ("iid", "shards", "dirichlet")
+PARTITIONS = ("iid", "shards", "dirichlet", "dirichlet-equal")
 
 
 def settings(partition: str, clients: int, alpha: float = 0.5) -> Data:
@@ -35,10 +35,12 @@ def test_every_record_is_dealt_exactly_once(
     assert all(np.array_equal(one, other) for one, other in zip(assignment, again, strict=True))
 
 
-@given(labels_and_clients(), st.integers(0, 9))
-def test_iid_sizes_differ_by_at_most_one(labels: tuple[np.ndarray, int], seed: int) -> None:
+@given(labels_and_clients(), st.sampled_from(["iid", "dirichlet-equal"]), st.floats(1e-4, 1e4), st.integers(0, 9))
+def test_even_sizes_differ_by_at_most_one(
+    labels: tuple[np.ndarray, int], partition: str, alpha: float, seed: int
+) -> None:
     y, clients = labels
-    sizes = [len(mine) for mine in assign_records(y, None, settings("iid", clients), seed)]
+    sizes = [len(mine) for mine in assign_records(y, None, settings(partition, clients, alpha), seed)]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -76,10 +78,19 @@ def test_dirichlet_proportions_have_the_distributions_moments() -> None:
     np.testing.assert_allclose(proportions.var(), 4 / (25 * 11), rtol=0.1)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
+def test_label_shares_of_clients_of_one_size_have_the_distributions_moments(alpha: float) -> None:
+    """The squared shares of a symmetric Dirichlet over ten labels add up to (alpha + 1) / (10 alpha + 1) on average."""
+    y = np.arange(20_000) % 10
+    assignment = assign_records(y, None, settings("dirichlet-equal", 200, alpha), 0)
+    shares = np.stack([np.bincount(y[mine], minlength=10) / len(mine) for mine in assignment])
+    assert (shares**2).sum(1).mean() == pytest.approx((alpha + 1) / (10 * alpha + 1), rel=0.07)
+
+
 @given(st.integers(1, 40), st.integers(1, 400), st.integers(0, 9))
 def test_as_many_clients_as_records(classes: int, records: int, seed: int) -> None:
     y = np.arange(records) % classes
-    for partition in ("iid", "dirichlet"):
+    for partition in ("iid", "dirichlet", "dirichlet-equal"):
         assert [len(mine) for mine in assign_records(y, None, settings(partition, records), seed)] == [1] * records
 
 

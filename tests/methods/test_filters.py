@@ -1,5 +1,6 @@
 """FedCEO's filters of the client axis against a naive Fourier transform, and what each of them costs in privacy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,42 @@ def test_a_memory_of_all_smooths_everybodys_last_upload() -> None:
     assert method.idle(after).personal.keys() == after.personal.keys()
 
 
+def test_a_memory_of_means_averages_everybodys_deviations() -> None:
+    """Clients 10 to 14, then 12 to 16, then 10 to 14 again, against sums over the rounds that each was in."""
+    first = stacked()
+    second = Stack({n: 2 * w.flip(0) for n, w in first.weights.items()}, (12, 13, 14, 15, 16), first.sizes, 0)
+    third = replace(first, weights={n: w**2 for n, w in first.weights.items()})
+    method = FedCEO(FedCEOSettings(filter="damp", alpha=0.25, memory="mean", restart="mean", interval=3))
+    state = State({})
+    for t, uploads in enumerate((first, second, third), 1):
+        state, _ = method.aggregate(State.unflatten(state.flatten()), uploads, t)
+        assert distance(state.weights, uploads.mean()) < 1e-6, "the global model is as without a memory"
+        assert bool(state.personal) == (t == 3)
+    assert sorted(state.personal) == list(range(10, 17))
+    for name, mean in state.weights.items():
+        deviations: dict[int, list[torch.Tensor]] = {}
+        for uploads in (first, second, third):
+            for k, client in enumerate(uploads.clients):
+                own = uploads.weights[name][k] - uploads.weights[name].mean(0)
+                deviations.setdefault(client, []).append(own)
+        averaged = {client: torch.stack(each).mean(0) for client, each in deviations.items()}
+        centre = torch.stack(list(averaged.values())).mean(0)
+        for client, own in averaged.items():
+            assert torch.allclose(state.personal[client][name], mean + 0.25 * (own - centre), atol=1e-5)
+
+
+def test_noise_of_deviations_averages_out_over_rounds() -> None:
+    """Uploads that are noise alone: the deviation that is kept after T rounds is sqrt(T) times smaller."""
+    torch.manual_seed(0)
+    method = FedCEO(FedCEOSettings(filter="damp", alpha=1.0, memory="mean", restart="mean", interval=1))
+    state, sizes = State({}), torch.ones(6, dtype=torch.float64)
+    for t in range(1, 17):
+        uploads = Stack({"w": torch.randn(6, 50, 40)}, tuple(range(6)), sizes, 0)
+        state, _ = method.aggregate(state, uploads, t)
+    kept = torch.stack([state.personal[k]["w"] for k in range(6)]) - state.weights["w"]
+    assert float(kept.std()) == pytest.approx((5 / 6) ** 0.5 / 4, rel=0.03)
+
+
 def test_restarts_from_the_mean_and_in_between() -> None:
     uploads, name = stacked(), "input.weight"
     for restart, share in (("mean", 0.0), ("interpolated", 0.5), ("own", 1.0)):
@@ -87,8 +124,9 @@ def test_restarts_from_the_mean_and_in_between() -> None:
         assert torch.equal(method.personalise(state, [11], 1)[name][0], own), "wherever it restarts from"
 
 
-def test_everybody_who_was_ever_seen_is_measured() -> None:
-    settings = PERSONAL | {"filter": "damp", "memory": "all", "restart": "mean"}
+@pytest.mark.parametrize("memory", ["all", "mean"])
+def test_everybody_who_was_ever_seen_is_measured(memory: str) -> None:
+    settings = PERSONAL | {"filter": "damp", "memory": memory, "restart": "mean"}
     simulation = simulate(experiment(settings, cohort={"size": 1}), 4)
     seen = {client for entry in simulation.ledger.entries for client in entry.reported}
     assert len(seen) > 1
@@ -113,7 +151,7 @@ def rows_of(method: dict[str, Any], **privacy: Any) -> list[tuple[str, float | N
     return [(row.observer, row.epsilon) for row in planned_rows(experiment(method, privacy=privacy), sizes)]
 
 
-@pytest.mark.parametrize("memory", ["cohort", "all"])
+@pytest.mark.parametrize("memory", ["cohort", "all", "mean"])
 @pytest.mark.parametrize("filter_", ["damp", "spare-mean"])
 def test_under_record_privacy_no_filter_changes_a_row(filter_: str, memory: str) -> None:
     """DP-SGD has been paid for whatever the server makes of the uploads; the client's row says so of its model."""
@@ -136,9 +174,11 @@ def test_under_distributed_privacy_personal_models_keep_their_own_row(filter_: s
         averages = dict(rows_of({"name": "fedceo", "interval": 2, "restart": "mean"}))
         assert found["outsider"] is not None and averages["outsider"] is not None
         assert found["outsider"] > averages["outsider"]
-    everybodys = dict(rows_of({"name": "fedceo", "interval": 2, "filter": filter_, "memory": "all"}))
-    assert everybodys["client"] is None and everybodys["outsider"] is None, "the server's row holds there"
-    assert everybodys["server"] == paper["server"]
+    for memory in ("all", "mean"):
+        settings = {"name": "fedceo", "interval": 2, "filter": filter_, "memory": memory, "restart": "mean"}
+        everybodys = dict(rows_of(settings))
+        assert everybodys["client"] is None and everybodys["outsider"] is None, "the server's row holds there"
+        assert everybodys["server"] == paper["server"]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +187,7 @@ def test_under_distributed_privacy_personal_models_keep_their_own_row(filter_: s
         ({"filter": "damp", "restart": "mean"}, {"mechanism": "central"}, r'^method.filter "damp" .* "central"'),
         ({"memory": "all", "restart": "mean"}, {"mechanism": "central"}, r'^method.filter .* memory "all" .* upload'),
         ({"memory": "all", "restart": "stored"}, {}, r'^method.restart "stored" needs method.memory "cohort"'),
+        ({"memory": "mean", "restart": "own"}, {}, r'^method.restart "own", expected "mean" with method.memory "mean"'),
         ({"filter": "damp", "alpha": 1.5}, {}, r"^method.alpha: .* got 1.5$"),
     ],
 )

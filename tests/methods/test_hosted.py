@@ -278,3 +278,44 @@ def test_where_such_a_method_goes(mine: str) -> None:
         check_supported(system)
     report = audit(prepare(parse_experiment(table_of(f"{mine}:Momentum"))), rounds=6)
     assert not report.refuted
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("mechanism", ["distributed", "central", "record"])
+def test_scaffold_of_the_examples_is_the_librarys_to_the_bit(
+    mechanism: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(__file__).parents[2].joinpath("examples", "scaffold.py").read_text()
+    assert len(source.splitlines()) <= 60
+    name = module_here("example_scaffold", source, tmp_path, monkeypatch)
+    table = table_of("fedavg", mechanism)
+    train = table["train"] | {"engine": engine, "server_learning_rate": 0.7, "server_optimizer": "momentum"}
+    table |= {"train": train, "data": {"name": "digits", "clients": 12, "partition": "dirichlet"}}
+    ours, theirs = (fedceo.run(table | {"method": {"name": method}}) for method in ("scaffold", f"{name}:Scaffold"))
+    assert same_weights(ours, theirs)
+    epsilons = [[row["epsilon"] for row in run.result["privacy"]] for run in (ours, theirs)]
+    assert epsilons[0] == epsilons[1]
+
+
+def test_what_clients_remember_is_resumed(mine: str) -> None:
+    whole = fedceo.run(table_of(f"{mine}:Remembers"))
+    with pytest.raises(KilledError):
+        fedceo.run(table_of(f"{mine}:Remembers"), out="part", on_round=lambda r: kill(r) if r["round"] == 3 else None)
+    ended = fedceo.resume("part")
+    assert same_weights(whole, ended)
+    assert not same_weights(whole, fedceo.run(table_of("fedavg"))), "what is remembered moves clients"
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("ShiftsAway", "shift gives NaN or Inf for "),
+        ("ShiftsNothing", "shift gives NoneType, expected a dict of tensors"),
+        ("KeepsWords", r"keep\['word'\] is str, expected a tensor of real numbers"),
+        ("KeepsUnlike", "keep gives tensors of other names or shapes to some clients than to others"),
+    ],
+)
+def test_what_is_wrong_with_a_memory_is_said_in_a_line(mine: str, name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^method.name: '{mine}:{name}': {says}"):
+        fedceo.run(table_of(f"{mine}:{name}"), out="never")
+    assert not Path("never").exists()

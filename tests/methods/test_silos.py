@@ -1,6 +1,5 @@
 """Methods whose clients have whole models of their own, against rounds in plain torch, on both engines."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,30 +7,24 @@ import torch
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
-from fedceo.simulation.preparing import prepare
-from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import planned_rows
-from tests.support.plain_rounds import Model, clipped, close, descend, difference, model, start, table
-from tests.support.small_federation import SIZES, federation
+from tests.support.plain_rounds import (
+    EVERYBODY,
+    Model,
+    clipped,
+    close,
+    descend,
+    difference,
+    epsilons,
+    mean_of,
+    simulated,
+    start,
+    table,
+)
+from tests.support.small_federation import SIZES
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "batched"])
-EVERYBODY = range(len(SIZES))
 PULL = 0.6
-
-
-def simulated(method: dict[str, Any], engine: str, rounds: int = 3, **sections: dict[str, Any]) -> Simulation:
-    """A run of a method without noise, in float64, whose state can be looked at."""
-    sections["train"] = {"rounds": rounds, "engine": engine} | sections.get("train", {})
-    data = federation()
-    data = replace(data, x=data.x.double(), test_x=data.test_x.double())
-    simulation = prepare(parse_experiment(table(method, **sections)), data, model())
-    while simulation.round < rounds:
-        simulation.step()
-    return simulation
-
-
-def mean_of(models: list[Model]) -> Model:
-    return {name: torch.stack([each[name] for each in models]).mean(0) for name in models[0]}
 
 
 def moved(w: Model, trained: list[Model]) -> Model:
@@ -119,12 +112,6 @@ def test_a_client_at_its_cap_sends_nothing_of_the_model_that_it_keeps(name: str)
     assert not close(once.state.weights, start())
     assert close(thrice.state.weights, once.state.weights)
     assert all(close(thrice.state.personal[k], once.state.personal[k]) for k in EVERYBODY)
-
-
-def epsilons(method: dict[str, Any], mechanism: str) -> dict[str, float | None]:
-    privacy = {"mechanism": mechanism, "clip": 1.0, "noise_multiplier": 2.0}
-    experiment = parse_experiment(table(method, privacy=privacy, train={"rounds": 4, "batch_size": 4}))
-    return {row.observer: row.epsilon for row in planned_rows(experiment, list(SIZES))[:3]}
 
 
 def test_every_private_step_is_counted() -> None:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 import fedceo
 from fedceo.errors import UsageError
 from fedceo.models import OnFeatures, build_model, fixed_parts, parameters_of
-from fedceo.models.scattering import ScatteringTransform, gaussian, wavelet_spectra
+from fedceo.models.dead_leaves import dead_leaves
+from fedceo.models.scattering import (
+    LEAST_SPREAD,
+    ScatteringTransform,
+    StandardisedTransform,
+    gaussian,
+    wavelet_spectra,
+)
 
 Array = npt.NDArray[Any]
 REACH = 40
@@ -177,3 +184,46 @@ def test_a_setting_of_another_model_is_one_line_of_a_run() -> None:
     }
     with pytest.raises(UsageError, match=r"model.activation: 'tanh', but model scattering has no such setting"):
         fedceo.run(table)
+
+
+def test_random_images_are_the_same_everywhere_and_standardised_themselves() -> None:
+    images = dead_leaves(64, (3, 16, 20))
+    assert images.shape == (64, 3, 16, 20) and torch.equal(images, dead_leaves(64, (3, 16, 20)))
+    assert not torch.equal(images, dead_leaves(64, (3, 16, 20), seed=1))
+    means, deviations = images.mean((0, 2, 3)), images.std((0, 2, 3), correction=0)
+    assert torch.allclose(means, torch.zeros(3).double(), atol=1e-12)
+    assert torch.allclose(deviations, torch.ones(3).double())
+
+
+def test_random_images_are_plain_patches_that_grow_with_the_image() -> None:
+    """Few values an image, one for each leaf that is still seen, each colour as far from the others as leaves are."""
+    (image,) = dead_leaves(1, (1, 32, 32))
+    assert 2 < len(image.unique()) <= 61
+    small, large = (dead_leaves(200, (1, side, side)) for side in (16, 64))
+    edges = [float((x[..., 1:] != x[..., :-1]).double().mean()) for x in (small, large)]
+    assert edges[0] > edges[1] > 0  # leaves grow with the image, so that fewer pixels are at an edge
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 8)])
+def test_standardised_features_are_the_plain_ones_moved_and_scaled(shape: tuple[int, ...]) -> None:
+    """Against random images of another seed, which the moments have not seen."""
+    plain, standardised = ScatteringTransform(shape), StandardisedTransform(shape)
+    fresh = dead_leaves(300, shape, seed=7).float()
+    before, after = plain(fresh), standardised(fresh)
+    assert torch.allclose(after * standardised.spread + standardised.centre, before, atol=1e-4)
+    moving = standardised.spread > LEAST_SPREAD
+    assert moving.double().mean() > 0.9
+    typical = before.std(0).mean()
+    assert after.mean(0)[moving].abs().max() < 0.5 * typical
+    assert (after.std(0)[moving] / typical - 1).abs().median() < 0.1
+
+
+def test_standardised_features_are_a_setting_of_this_model_alone() -> None:
+    model = build_model("scattering", (1, 8, 8), 10, 0, {"standardised": True})
+    assert isinstance(model, OnFeatures) and isinstance(model.transform, StandardisedTransform)
+    assert {name: p.shape for name, p in parameters_of(model).items()} == {
+        name: p.shape for name, p in parameters_of(build_model("scattering", (1, 8, 8), 10, 0)).items()
+    }
+    assert model.transform.version != ScatteringTransform.version, "or the cache would mix them up"
+    with pytest.raises(UsageError, match=r"model\.standardised"):
+        build_model("mlp", (1, 8, 8), 10, 0, {"standardised": True})

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fedceo"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-ONE_FILE_EACH = ("data/sets", "methods", "models", "training/cuda", "deploy/app")
+ONE_FILE_EACH = ("data/sets", "methods", "models", "tasks", "training/cuda", "deploy/app")
 """Folders of which the map has the purpose and the files that differ from the others, not every file."""
 NAMED = set(re.findall(r"`([\w/]+\.(?:py|toml|html))`", PAGE))
 

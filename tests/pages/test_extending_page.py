@@ -64,6 +64,19 @@ def test_one_file_adds(title: str, tree: Path) -> None:
 
 
 @pytest.mark.slow
+def test_one_file_adds_a_task(tree: Path) -> None:
+    source, (experiment,) = write_blocks(tree, "A task")
+    assert len(source) == 1, "the page promises one file"
+    (tree / "visits.csv").write_text("age,visits\n" + "".join(f"{k / 100},{k % 3}\n" for k in range(100)))
+    engines = {}
+    for engine in ("loop", "batched"):
+        fedceo(tree, "run", experiment.name, "--out", engine, "--set", f"train.engine={engine}")
+        engines[engine] = json.loads((tree / engine / "result.json").read_text())["mae"]["last"]
+    assert engines["loop"] == pytest.approx(engines["batched"], rel=1e-4)
+    assert experiment.stem in fedceo(tree, "list")
+
+
+@pytest.mark.slow
 def test_a_mechanism_that_is_added_keeps_its_parents_epsilon(tree: Path) -> None:
     _, (experiment,) = write_blocks(tree, "A mechanism")
     rounded, central = (

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,12 @@ import pytest
 
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from fedceo.report.page import write_report  # noqa: E402 - needs plotly and jinja2
-from tests.support.edited_runs import edit_experiment  # noqa: E402
+from fedceo.report.page import render, write_report
+from tests.support.edited_runs import edit_experiment
+from tests.support.made_runs import close_methods
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with playwright.sync_playwright() as started:
-        try:
-            found = started.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +44,31 @@ def test_the_page_opens(browser: Any, page_file: Path, size: dict[str, int], sch
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == [] and complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.screenshot(path=tmp_path / "page.png", full_page=True)
+    page.close()
+
+
+def test_methods_within_a_point_are_told_apart(browser: Any, tmp_path: Path) -> None:
+    """Dots of the forest and ends of the curves are five pixels apart or more, and full scale is a click away."""
+    (tmp_path / "close.html").write_text(render(close_methods()), encoding="utf-8")
+    page = browser.new_page(viewport=DESKTOP)
+    page.goto((tmp_path / "close.html").as_uri())
+    page.wait_for_function("document.querySelectorAll('#chart-forest .point').length == 4")
+    ends = """id => [...document.querySelectorAll(`#${id} .scatterlayer .trace`)]
+        .map(trace => [...trace.querySelectorAll('.point')].pop()).filter(point => point)
+        .map(point => point.getBoundingClientRect()).map(b => [b.x + b.width / 2, b.y + b.height / 2])"""
+    across = sorted(x for x, _ in page.evaluate(ends, "chart-forest"))
+    down = sorted(y for _, y in page.evaluate(ends, "chart-accuracy-test"))
+    assert len(across) == len(down) == 4
+    assert min(b - a for places in (across, down) for a, b in pairwise(places)) >= 5
+    spans = "document.getElementById('chart-accuracy-test').layout.yaxis.range"
+    zoomed = page.evaluate(spans)
+    button = page.locator("[data-chart=chart-accuracy-test]")
+    button.click()
+    page.wait_for_function(f"{spans}[1] == 100")
+    assert page.evaluate(spans) == [0, 100] and button.get_attribute("aria-pressed") == "true"
+    button.click()
+    page.wait_for_function(f"{spans}[1] != 100")
+    assert page.evaluate(spans) == zoomed
     page.close()
 
 

@@ -127,7 +127,7 @@ def test_trade_off_and_runtime(runs: Path) -> None:
     run = groups[0].runs[0]
     assert run.result is not None
     (method,) = (name.removesuffix("/x") for name in figures.trade_off(groups).data if name.endswith("/x"))
-    assert method == "fedceo, user-level, distributed noise"
+    assert method == "FedCEO"
     server = figures.trade_off(groups, observer="server").data[f"{method}/x"]
     rows = {row["observer"]: row["epsilon"] for row in run.result["privacy"]}
     assert server.tolist() == [rows["server"]]

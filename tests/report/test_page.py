@@ -12,13 +12,14 @@ from fedceo.cli.app import main
 from fedceo.errors import UsageError
 from fedceo.simulation.folder import RunFolder
 from tests.support.edited_runs import edit_experiment, edit_result
+from tests.support.made_runs import close_methods, made_group
 from tests.support.parsed_page import Page
 from tests.support.recorded_runs import TABLE
 
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
 
-from fedceo.report.page import write_report
+from fedceo.report.page import render, write_report
 
 NASTY = "<img src=x onerror=alert(1)> & </script><script>alert(2)</script>"
 
@@ -40,6 +41,41 @@ def test_everything_is_there(runs: Path, tmp_path: Path) -> None:
     assert len(ids) == len([1 for _, attributes in page.elements if "id" in attributes])
     assert len(page.all("img")) == 4 + 3 + 1  # without noise nothing survives a threshold; and the runtime
     assert all(picture["alt"] and str(picture["src"]).startswith("data:image/") for picture in page.all("img"))
+
+
+def test_the_page_leads_with_the_answer() -> None:
+    page = Page(render(close_methods()))
+    first = page.words.split("What was run", 2)[1]
+    assert "UDP-FedAvg is ahead of FedCEO, the next, by 0.35 points" in first and "chart-forest" in page.ids
+    assert "All of them: regime user-level, distributed noise" in page.words
+    one = Page(render(close_methods()[::3]))
+    assert "Nobody can be called ahead" in one.words and "one seed has no interval" in one.words
+    assert "The answer" not in Page(render(close_methods()[:3])).words, "of one experiment there is nothing to say"
+
+
+def test_nothing_is_drawn_twice() -> None:
+    ids = Page(render(close_methods())).ids
+    assert {"chart-accuracy-test", "chart-forest", "chart-epsilon"} <= ids
+    assert not {"chart-trade-off-epsilon", "chart-trade-off-sigma", "chart-accuracy-personal"} & ids
+
+
+def test_no_epsilon_on_the_page_is_too_small() -> None:
+    runs = [*made_group({0: 70.0}, epsilon=2.00101).runs, *made_group({0: 71.0}, method="fedceo", epsilon=1240.4).runs]
+    words = Page(render(runs)).words
+    assert " 2.01 " in words and " 1250 " in words and " 2 " not in words.split("epsilon is")[1][:40]
+
+
+def test_a_results_file_has_a_page_but_no_public_one(runs: Path, tmp_path: Path) -> None:
+    from fedceo.studies.cells import Cell
+    from fedceo.studies.results import results_of
+
+    folder = RunFolder(runs / "fedceo" / "seed-0")
+    entries = results_of([Cell("mine", folder.experiment(), folder.path)], [folder.result()], {})
+    (tmp_path / "results.json").write_text(json.dumps(entries))
+    page, _ = page_of([tmp_path / "results.json"], tmp_path)
+    assert "with the experiment file below" in page.words
+    with pytest.raises(UsageError, match=r"--public: .* has no folder"):
+        write_report([tmp_path / "results.json"], tmp_path / "public.html", public=True)
 
 
 def test_rounds_and_spreads_are_named_where_there_are_any(runs: Path, tmp_path: Path) -> None:

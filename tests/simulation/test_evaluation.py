@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from fedceo.models import parameters_of
+from fedceo.models.logistic import Logistic
 from fedceo.simulation.evaluation import Evaluator
 from tests.support.small_federation import SmallConv, federation
 
@@ -65,6 +67,31 @@ def test_p_dist_weighs_classes_as_a_client_has_them() -> None:
     assert evaluator.validate_personal([(0, weights)], most=1) is None, "there are no validation records"
     few = evaluator.measure_personal([(client, weights) for client in range(data.clients)], most=1)
     assert few["distribution_accuracy"] == pytest.approx(own[0])
+
+
+class Rectified(nn.Linear):
+    """One linear layer by its modules, and yet no linear model: a product of its weights would be wrong."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -super().forward(x.flatten(1)).relu()
+
+
+@pytest.mark.parametrize("model", [Logistic((1, 4, 4), 3), nn.Sequential(nn.Flatten(), Rectified(16, 3))])
+def test_models_that_are_measured_together_are_measured_as_alone(model: nn.Module) -> None:
+    data = replace(federation(), local_test=[torch.arange(3)] * 4)
+    evaluator = Evaluator(model, data, torch.device("cpu"), torch.float32)
+    torch.manual_seed(0)
+    models = [(k, {name: torch.randn_like(w) for name, w in parameters_of(model).items()}) for k in range(4)]
+    alone = [evaluator.measure_personal([each], most=1) for each in models]
+    for most in (1, 2, 4):
+        together = evaluator.measure_personal(models, most)
+        for name in ("personal_accuracy", "distribution_accuracy"):
+            assert together[name] == pytest.approx(sum(each[name] for each in alone[:most]) / most)
+        validated = [evaluator.validate_personal([each], most=1) or 0.0 for each in models[:most]]
+        assert evaluator.validate_personal(models, most) == pytest.approx(sum(validated) / most)
+    everybodys = [(k, models[0][1]) for k in range(4)]
+    shared = evaluator.validate_shared(models[0][1], range(4))
+    assert shared == pytest.approx(evaluator.validate_personal(everybodys, most=4))
 
 
 def test_the_worst_tenth_and_classes_that_nobody_tests() -> None:

@@ -86,6 +86,48 @@ def test_lines_are_shown_where_logging_is_not_configured(
     assert (alone.handlers, alone.level) == ([], logging.NOTSET), "it is left as it was found"
 
 
+@pytest.mark.parametrize("columns, whole", [(120, True), (50, False)])
+def test_a_terminal_gets_a_bar_that_is_written_over(
+    columns: int, whole: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quick rounds share a frame, the last measurement stays, no frame is wider than the terminal, and it ends."""
+    monkeypatch.setattr(told, "LOG", logging.Logger("alone"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with told.logged(400, wanted=True) as tell:
+        tell({"round": 1, "test_accuracy": 0.25})
+        for number in range(2, 401):
+            tell({"round": number})
+    written = capsys.readouterr().err
+    frames = written.removesuffix("\n").split("\r")[1:]
+    assert written.endswith("\n") and written.count("\n") == 1
+    assert 2 <= len(frames) < 100 and max(map(len, frames)) < columns
+    assert frames[0].startswith("╌") and frames[-1].startswith("━" * 20 + " round 400 of 400, ")
+    assert ("test accuracy 25.00 %" in frames[-1]) == whole
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_bar_gives_way_to_its_words_before_they_are_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(told, "LOG", logging.Logger("alone"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with told.logged(300, wanted=True) as tell:
+        tell({"round": 300, "test_accuracy": 0.25, "epsilon": 2.125})
+    frame = capsys.readouterr().err.strip()
+    assert frame.startswith("round 300 of 300, ") and frame.endswith(" left") and len(frame) < columns
+    assert ("test accuracy 25.00 %, epsilon 2.12" in frame) == (columns == 80)
+
+
+def test_a_refused_run_leaves_no_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(told, "LOG", logging.Logger("alone"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(ValueError, match="refused"), told.logged(4, wanted=True):
+        raise ValueError("refused")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_shows_itself_in_a_few_words() -> None:
     run = fedceo.run(SHORT)
     words: Any = repr(run)

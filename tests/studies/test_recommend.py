@@ -30,11 +30,11 @@ def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(
     ("numbers", "mechanism", "cohort", "model", "data"),
     [
-        ((1000, 45, 2.0, (3, 32, 32)), "central", 100, "small-cnn", "cifar10"),
-        ((20_000, 20, 0.5, (1, 28, 28)), "central", 1000, "small-cnn", "mnist"),
+        ((1000, 45, 2.0, (3, 32, 32)), "central", 100, "scattering", "cifar10"),
+        ((20_000, 20, 0.5, (1, 28, 28)), "central", 1000, "scattering", "mnist"),
         ((3000, 5, 2.0, None), "central", 300, "logistic", "digits"),
         ((400, 30, 8.0, (1, 8, 8)), "central", 100, "logistic", "digits"),
-        ((10, 4500, 4.0, (3, 32, 32)), "record", 10, "small-cnn", "cifar10"),
+        ((10, 4500, 4.0, (3, 32, 32)), "record", 10, "scattering", "cifar10"),
         ((5, 200, 4.0, None), "record", 5, "logistic", "digits"),
     ],
 )
@@ -115,10 +115,11 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_measured_settings_are_those_of_the_results() -> None:
-    root = Path(__file__).parents[2] / "results" / "beyond"
-    (images,) = (row for row in rules()["settings"] if row["image"])
-    for name in ("cifar10-1000", "femnist-1000"):
-        for run in json.loads((root / f"{name}.json").read_text()):
-            if run["name"].endswith("central/fedavg"):
-                assert run["experiment"]["train"]["learning_rate"] == images["train"]["learning_rate"]
-                assert run["experiment"]["privacy"]["clip"] == images["privacy"]["clip"]
+    file = Path(__file__).parents[2] / "results" / "beyond" / "features" / "cifar10-1000.json"
+    found = {run["name"]: run["experiment"] for run in json.loads(file.read_text())}
+    for row in rules()["settings"]:
+        if "measured" in row:
+            measured = found[row["measured"]]
+            for section in ("model", "cohort", "train", "privacy", "release"):
+                for field, value in row.get(section, {}).items():
+                    assert measured[section][field] == value, f"{row['measured']}: {section}.{field}"

@@ -2,18 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import load_experiment, parse_experiment
+from fedceo.experiment.file import Experiment, load_experiment, parse_experiment, to_toml
 from fedceo.experiment.method_table import known_methods
 from fedceo.methods.fedprox import FedProxSettings
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.preparing import prepare
-from fedceo.simulation.runs import load
-from fedceo.studies.cells import Cell, find_experiments
+from fedceo.simulation.runs import load, run
+from fedceo.studies.cells import Cell, default_folder, find_cells, find_experiments, trial_folder
+from fedceo.studies.sweep import sweep
 from fedceo.studies.tune import changed, tune, tune_on_grid
 
 TABLE = {
@@ -46,8 +48,8 @@ def test_the_best_trial_on_validation_wins(tmp_path: Path) -> None:
     again = []
     tune(parse_experiment(TABLE), 4, tmp_path, lambda number, chosen, score: again.append((score, chosen)))
     assert again == seen  # the trials are there, and are read
-    with pytest.raises(UsageError, match="holds a run of another experiment"):
-        tune(parse_experiment(TABLE | {"method": {"name": "fedavg"}}), 4, tmp_path)
+    other = tune(parse_experiment(TABLE | {"method": {"name": "fedavg"}}), 1, tmp_path)
+    assert other.method.name == "fedavg", "trials of another experiment lie beside these"
 
 
 @pytest.mark.parametrize("name", known_methods())
@@ -101,16 +103,17 @@ def test_a_grid_gives_every_experiment_the_same_trials(tmp_path: Path) -> None:
     tuned = tune_on_grid(experiments, grid, tmp_path, rounds=1, jobs=1, on_cell=lambda c, r, e: seen.append(c.name))
     assert len(seen) == 6
     for name, (experiment, score) in tuned.items():
-        trials = [load(tmp_path / name / f"trial-{number}") for number in range(3)]
+        kept = json.loads((tmp_path / "trials.json").read_text())[name]
+        trials = [load(tmp_path / name / trial["folder"]) for trial in kept]
         scores = [trial.history[-1]["validation_accuracy"] for trial in trials]
         assert all(trial.experiment.train.rounds == 1 for trial in trials), "trials are short"
         assert score == max(scores) and experiment.train.rounds == 2, "what is tuned is not"
         assert experiment.train.learning_rate == [1e-6, 0.1, 0.01][scores.index(max(scores))]
         assert load_experiment(tmp_path / name / "tuned.toml") == experiment
-        kept = json.loads((tmp_path / "trials.json").read_text())[name]
         assert [trial["validation_accuracy"] for trial in kept] == scores
         rate = experiment.train.learning_rate
-        assert experiment.note == f"best of 3 trials of 1 rounds on validation over train.learning_rate ({rate})"
+        said = f"best of 3 trials of 1 rounds on validation over train.learning_rate ({rate})"
+        assert experiment.note == f"{said}; 3 trials for each of 1 tuned setting"
 
 
 def test_finalists_are_judged_at_full_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +139,8 @@ def test_finalists_are_judged_at_full_length(tmp_path: Path, monkeypatch: pytest
         assert [trial.get("at_full_length") for trial in trials[name]] == [None, None, 0.1, 0.3]
         assert [trial["validation_accuracy"] for trial in trials[name]] == [0.6, 0.7, 0.9, 0.8]
         said = "best of 4 trials of 1 rounds, the best 2 again at full length, on validation over train.learning_rate"
-        assert experiment.note == f"{said} (0.05)"
-        assert load(tmp_path / name / "finalist-3").experiment.train.rounds == 2
+        assert experiment.note == f"{said} (0.05); 4 trials for each of 1 tuned setting"
+        assert load(trial_folder(tmp_path / name, experiment)).experiment.train.rounds == 2
 
 
 def test_finalists_need_short_trials_and_enough_of_them(tmp_path: Path) -> None:
@@ -153,7 +156,8 @@ def test_a_short_trial_has_the_noise_of_the_whole_experiment(tmp_path: Path) -> 
     target = {"privacy": {"mechanism": "distributed", "target_epsilon": 8.0}}
     experiment = changed(parse_experiment(TABLE | target), {"train.rounds": 20})
     tune_on_grid({"fedavg": experiment}, ["train.learning_rate=[0.1]"], tmp_path, rounds=1, jobs=1)
-    trial, tuned = load(tmp_path / "fedavg" / "trial-0"), load_experiment(tmp_path / "fedavg" / "tuned.toml")
+    (name,) = [trial["folder"] for trial in json.loads((tmp_path / "trials.json").read_text())["fedavg"]]
+    trial, tuned = load(tmp_path / "fedavg" / name), load_experiment(tmp_path / "fedavg" / "tuned.toml")
     assert trial.experiment.train.rounds == 1
     assert trial.result["noise_multiplier"] == prepare(experiment).noise_multiplier
     assert tuned.privacy.target_epsilon == 8.0 and tuned.privacy.noise_multiplier is None
@@ -220,3 +224,89 @@ def test_every_cell_of_a_grid_is_tuned_and_the_outcome_can_be_swept(
         "low/fedavg/tuned": 0.1, "high/fedavg/tuned": 0.3, "alone/tuned": 0.1
     }  # fmt: skip
     assert set(json.loads(Path("runs/tune/mine/trials.json").read_text())) == set(found)
+
+
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The experiments of the runs that are started from now on."""
+    seen: list[dict[str, Any]] = []
+
+    def noted(experiment: Experiment, **rest: Any) -> Any:
+        seen.append(experiment.model_dump())
+        return run(experiment, **rest)
+
+    monkeypatch.setattr("fedceo.studies.sweep.run", noted)
+    return seen
+
+
+def test_what_was_run_is_not_run_again_when_the_grid_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments, seen = {"one": parse_experiment(TABLE)}, started(monkeypatch)
+    clip = experiments["one"].privacy.clip
+
+    def rates(*grid: str) -> list[float]:
+        seen.clear()
+        tune_on_grid(experiments, grid, tmp_path, jobs=1)
+        return [each["train"]["learning_rate"] for each in seen]
+
+    assert rates("train.learning_rate=[0.1, 0.01]") == [0.1, 0.01]
+    assert rates("train.learning_rate=[0.1, 0.01]") == []
+    assert rates("train.learning_rate=[1.0, 0.3, 0.1, 0.01]") == [1.0, 0.3], "in whatever order"
+    assert rates("train.learning_rate=[0.3, 0.01]", f"privacy.clip=[{clip}, 0.5]") == [0.3, 0.01], "a field more"
+    assert {each["privacy"]["clip"] for each in seen} == {0.5}
+
+
+def test_a_sweep_takes_the_finalist_of_its_own_seed_from_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = ["train.learning_rate=[0.1, 0.01, 0.001]"]
+    tune_on_grid({"one": parse_experiment(TABLE)}, grid, tmp_path / "study", rounds=1, finalists=2, jobs=1)
+    seen = started(monkeypatch)
+    cells = find_cells(tmp_path / "study", 2, [], [], tmp_path / "out")
+    results = sweep(cells, jobs=1)
+    assert [each["seed"] for each in seen] == [1], "seed 0 is there already"
+    alone = run(cells[0].experiment)
+    assert results[0] is not None and results[0]["accuracy"] == alone.result["accuracy"]
+    other = find_cells(tmp_path / "study", 1, ["train.rounds=3"], [], tmp_path / "out")
+    assert other[0].folder.is_relative_to(tmp_path / "out"), "another experiment is another run"
+
+
+def test_values_that_come_twice_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--grid: two of its trials are the same, expected values that differ$"):
+        tune_on_grid({"one": parse_experiment(TABLE)}, ["train.learning_rate=[1, 1.0]"], tmp_path)
+
+
+def test_no_two_targets_or_changes_have_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b", "a/mine"):
+        Path(folder).mkdir()
+    files = [Path("mine.toml"), Path("a/mine.toml"), Path("b/mine.toml"), tmp_path.parent / "mine.toml"]
+    for file in files:
+        file.write_text("")
+    asked = [(target, changes) for target in [*files, Path("a"), Path()] for changes in ([], ["seed=1"], ["seed=2"])]
+    found = [default_folder("tune", target, changes) for target, changes in asked]
+    assert len(set(found)) == len(asked)
+    assert default_folder("sweep", Path("mine.toml"), []) == Path("runs/sweep/mine")
+    assert default_folder("tune", tmp_path / "a" / "mine.toml", []) == Path("runs/tune/a/mine"), "however it is named"
+
+
+def test_methods_get_as_many_trials_for_every_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    from fedceo.cli.app import main
+
+    for name in ("fedavg", "fedprox"):
+        (tmp_path / f"{name}.toml").write_text(to_toml(parse_experiment(TABLE | {"method": {"name": name}})))
+    monkeypatch.chdir(tmp_path)
+
+    def notes(*words: str) -> dict[str, str]:
+        monkeypatch.setattr("sys.argv", ["fedceo", "tune", ".", *words, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return {name: each["note"] for name, each in json.loads(capsys.readouterr().out).items()}
+
+    found = notes("--trials-per-setting", "1")
+    assert "best of 4 trials " in found["fedavg"] and found["fedavg"].endswith(
+        "; 1 trials for each of 4 tuned settings"
+    )
+    assert "best of 5 trials " in found["fedprox"]

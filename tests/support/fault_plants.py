@@ -19,6 +19,7 @@ from fedceo.mechanisms.uploads import Contribution, Mean, Senders, Stack, Upload
 from fedceo.methods.base import Method, State
 from fedceo.methods.centaur import Centaur
 from fedceo.methods.fedceo import FedCEO
+from fedceo.methods.scaffold import Scaffold
 from fedceo.simulation.round import Collected, LocalCohort
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors.weights import Weights
@@ -116,6 +117,18 @@ def bare_aggregation(stack: ExitStack) -> None:
         return lambda self, state, uploads, round_: right(self, state, seen[-1].mean_only(), round_)
 
     patched(stack, Method, "aggregate", made)
+
+
+def bare_controls(right: Any) -> Any:
+    """The server's control is the mean of the clients' own, which they would have to send it without noise."""
+
+    def aggregate(self: Scaffold, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
+        after, about = right(self, state, uploads, round_)
+        kept = [state.weights, *state.personal.values()]
+        bare = {name: torch.stack([each[name] for each in kept]).mean(0) for name in state.weights}
+        return replace(after, server={"control": bare}), about
+
+    return aggregate
 
 
 def neighbours_update(stack: ExitStack) -> None:

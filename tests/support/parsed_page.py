@@ -32,5 +32,9 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     @property
+    def ids(self) -> set[str | None]:
+        return {attributes["id"] for _, attributes in self.elements if "id" in attributes}
+
+    @property
     def words(self) -> str:
         return " ".join(" ".join(self.text).split())

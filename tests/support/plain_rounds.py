@@ -4,6 +4,7 @@ Clients train with one full batch a step (batch_size above all sizes), so that a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +13,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 import fedceo
+from fedceo.experiment.file import parse_experiment
+from fedceo.simulation.preparing import prepare
+from fedceo.simulation.rounds import Simulation
+from fedceo.simulation.spending import planned_rows
 from tests.support.small_federation import SIZES, SmallConv, federation
 
 Model = dict[str, Tensor]
 CLIP, RATE, EPOCHS = 0.3, 0.2, 3
+EVERYBODY = range(len(SIZES))
 HEAD = ("fc.weight", "fc.bias")
 """The last layer of the model, which some methods keep at home."""
 
@@ -41,6 +47,21 @@ def run(method: dict[str, Any], engine: str = "loop", **sections: dict[str, Any]
     data = type(data)(**{**data.__dict__, "x": data.x.double(), "test_x": data.test_x.double()})
     sections["train"] = {"engine": engine} | sections.get("train", {})
     return fedceo.run(table(method, **sections), data=data, model=model())
+
+
+def simulated(method: dict[str, Any], engine: str, rounds: int = 3, **sections: dict[str, Any]) -> Simulation:
+    """A run of a method without noise, in float64, whose state can be looked at."""
+    sections["train"] = {"rounds": rounds, "engine": engine} | sections.get("train", {})
+    data = federation()
+    data = replace(data, x=data.x.double(), test_x=data.test_x.double())
+    simulation = prepare(parse_experiment(table(method, **sections)), data, model())
+    while simulation.round < rounds:
+        simulation.step()
+    return simulation
+
+
+def mean_of(models: list[Model]) -> Model:
+    return {name: torch.stack([each[name] for each in models]).mean(0) for name in models[0]}
 
 
 def model() -> SmallConv:
@@ -104,3 +125,10 @@ def server(updates: list[Model], step: float = 0.7) -> Model:
 def close(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
     """Whether all wanted tensors are there, up to rounding in float64."""
     return all(torch.allclose(found[name], w, rtol=1e-9, atol=1e-11) for name, w in wanted.items())
+
+
+def epsilons(method: dict[str, Any], mechanism: str) -> dict[str, float | None]:
+    """The epsilons of outsider, participant and server that four rounds of a method promise."""
+    privacy = {"mechanism": mechanism, "clip": 1.0, "noise_multiplier": 2.0}
+    experiment = parse_experiment(table(method, privacy=privacy, train={"rounds": 4, "batch_size": 4}))
+    return {row.observer: row.epsilon for row in planned_rows(experiment, list(SIZES))[:3]}

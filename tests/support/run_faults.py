@@ -17,6 +17,7 @@ from fedceo.mechanisms.central import Central
 from fedceo.mechanisms.distributed import Distributed
 from fedceo.methods.base import Method
 from fedceo.methods.centaur import Centaur
+from fedceo.methods.scaffold import Scaffold
 from fedceo.simulation import rounds
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.round import LocalCohort
@@ -30,6 +31,7 @@ from tests.support.fault_plants import (
     Settings,
     always_client_0,
     bare_aggregation,
+    bare_controls,
     bare_head,
     bare_in_the_last,
     bare_mean,
@@ -167,6 +169,9 @@ FURTHER: dict[str, RunFault] = {
     "two phases share noise": RunFault(
         of(Work, "moment", lambda right: lambda self, round_: round_), RECORD | MLP | {"method": {"name": "ppsgd"}}
     ),
+    "a control of all that is made of bare controls": RunFault(
+        of(Scaffold, "aggregate", bare_controls), {"method": {"name": "scaffold"}}
+    ),
     "an epoch more than is accounted for": RunFault(
         of(Method, "phases", lambda right: lambda self, work: (replace(work, epochs=work.epochs + 1),)), RECORD
     ),
@@ -197,6 +202,7 @@ RUN_FAULTS = ASKED | FURTHER | CORRELATED
 RIGHT: dict[str, Settings] = {
     "distributed": {},
     "distributed, Poisson": POISSON,
+    "distributed, controls of clients": {"method": {"name": "scaffold"}},
     "distributed, dropout": {"cohort": {"dropout": 0.2}},
     "distributed, adaptive clipping": {"privacy": {"clipping": "adaptive"}},
     "distributed, system randomness": {"privacy": {"randomness": "system"}},

@@ -51,6 +51,31 @@ class TakesBack(OwnMethod):
         assert isinstance(uploads, Mean)
         return uploads.mean(), {"round": -1, "test_accuracy": 1.0}
 
+class Remembers(OwnMethod):
+    def keep(self, weights, trained, kept, memory):
+        return {"times": kept.get("times", torch.zeros(2)) + 1}
+
+    def shift(self, weights, kept, memory):
+        times = float(kept["times"][0]) if kept else 0.0
+        return {name: torch.full_like(w, 0.01 * times) for name, w in weights.items()}
+
+class ShiftsAway(OwnMethod):
+    def shift(self, weights, kept, memory):
+        return {name: w / 0 for name, w in weights.items()}
+
+class ShiftsNothing(OwnMethod):
+    def shift(self, weights, kept, memory):
+        return None
+
+class KeepsWords(OwnMethod):
+    def keep(self, weights, trained, kept, memory):
+        return {"word": "word"}
+
+class KeepsUnlike(OwnMethod):
+    def keep(self, weights, trained, kept, memory):
+        largest = max(float(w.max()) for w in trained.values())
+        return {"some": torch.zeros(int(largest * 1e6) % 100)}
+
 class Proximal(OwnMethod):
     class Settings(MethodSettings):
         mu: float = 0.5

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import fedceo
 from fedceo.cli.app import main
-from fedceo.studies.table import LATEX
+from fedceo.report.writers import escaped
 from fedceo.terminal.progress import downloads, progress, waiting
 from fedceo.terminal.studies import show_tuned
 from fedceo.terminal.tables import console
@@ -99,7 +99,7 @@ def test_partitions_and_lists(name: str, said: Said) -> None:
     file = f"experiments/{name}.toml"
     assert said("partition", file, "--out", f"{name}.png")[0].endswith(f"partition iid: {name}.png\n")
     out, _ = said("list")
-    assert f"  {file}\n      about {name} " in out
+    assert f"  {file}\n      about {name}\n" in out
     assert f"data folder: {name}\n" in said("data", "list", "--root", name)[0]
     assert said("data", "verify", "mnist", "--root", name, code=2)[1].startswith(f"fedceo: {name}/mnist: no such")
     assert said("data", "verify", name, code=2)[1].startswith(f"fedceo: data.name: unknown data set {name!r}")
@@ -114,9 +114,9 @@ def test_studies(name: str, said: Said, capsys: pytest.CaptureFixture[str]) -> N
     assert f"tuned: {name}\n" in out and f"│ {name} " in out and f"tables: {name}/table.csv" in out
     head, _, row = Path(name, "table.md").read_text().splitlines()
     assert len(re.split(r"(?<!\\)\|", row)) == head.count("|") + 1, "a name is one cell"
-    _, _, head, _, row, *_ = Path(name, "table.tex").read_text().splitlines()
-    assert name.translate(LATEX) in row and len(re.split(r"(?<!\\)&", row)) == head.count("&") + 1
-    assert not re.search(r"(?<!\\)[$#%_]", row)
+    said("table", name, "--name", f"FedAvg={name}", "--columns", "last", "--out", f"{name}.tex")
+    row = Path(f"{name}.tex").read_text().splitlines()[7]
+    assert escaped(name) in row and len(re.split(r"(?<!\\)&", row)) == 2
     show_tuned({name: {"validation_accuracy": 0.5, "file": f"{name}/tuned.toml", "note": name}})
     assert capsys.readouterr().out.count(name) == 3
 
@@ -132,6 +132,7 @@ def test_an_app_for_a_federation(name: str, said: Said) -> None:
 def test_progress(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress(2, name) as advance:
         advance({"round": 1, "test_accuracy": 0.5})
     with downloads() as receive:

@@ -1,5 +1,7 @@
 """Progress fits the terminal, and is plain lines where there is none."""
 
+import sys
+
 import pytest
 from rich.console import Console
 
@@ -14,6 +16,7 @@ def on_terminal(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return Console(stderr=stderr, force_terminal=True, width=width, color_system=None)
 
     monkeypatch.setattr(shown, "console", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress(300) as advance:
         advance(METRICS)
     return capsys.readouterr().err
@@ -38,7 +41,12 @@ def test_nothing_is_cut(
     assert max(len(line) for line in lines.splitlines()) <= width
 
 
-def test_without_a_terminal_there_is_a_line_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("colour", [False, True])  # notebooks force colours on programs that they start
+def test_without_a_terminal_there_is_a_line_a_measurement(
+    colour: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
     with progress(300) as advance:
         for step in (118, 119):
             advance({"round": step})

@@ -35,7 +35,11 @@ OTHERWISE: dict[str, Any] = {
     "only": frozenset(),
     "steps": 1,
     "phase": 1,
+    "optimizer": "adam",
+    "weight_decay": 0.1,
     "anchor": {},
+    "shift": {},
+    "worth": 3.0,
 }
 """For each field of Work a value that is not its default, though it may be as false as that."""
 
@@ -60,8 +64,10 @@ def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:
     for name, value in OTHERWISE.items():
         work = replace(PLAIN, **{name: value})
         assert work != PLAIN, name
-        assert work.is_plain == (name not in ("outside", "radius", "ascent", "only")), name
-        assert work.is_bare == (name in ("epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase"))
+        plain = name not in ("outside", "radius", "ascent", "only", "optimizer", "weight_decay", "shift")
+        assert work.is_plain == plain, name
+        bare = ("epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase", "worth")
+        assert work.is_bare == (name in bare), name
     assert BARE_FIELDS < PLAIN_FIELDS < OTHERWISE.keys()
 
 
@@ -121,7 +127,7 @@ def test_an_anchor_by_hand(trainer: type[LoopTrainer] | type[BatchedTrainer]) ->
     """One full batch: with an anchor the first step is pulled already, though nothing has moved from its start."""
     here, rate = context(), 0.1
     begin = starts(here)
-    anchor = {name: 0.3 * w[0] + 1 for name, w in begin.items()}
+    anchor = {name: torch.arange(len(w)).view(-1, *[1] * (w.ndim - 1)) + 0.3 * w for name, w in begin.items()}
     free, pulled = (
         trainer(here).train(begin, range(len(SIZES)), 1, Work(1, 64, rate, proximal=pull, anchor=anchor)).weights
         for pull in (0.0, 0.4)
@@ -145,6 +151,48 @@ def test_a_ball_by_hand(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> No
     way = free.norm(dim=1, keepdim=True)
     radius = float(way.flatten().sort().values[1:3].mean())
     assert torch.allclose(moved(radius), free * (radius / way).clamp_max(1.0), atol=1e-12)
+
+
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_a_shift_is_gone_in_equal_parts_by_clients_with_unequal_steps(
+    trainer: type[LoopTrainer] | type[BatchedTrainer],
+) -> None:
+    """At a rate of nothing but rounding all that moves a client is its shift, whole, however many steps it takes."""
+    here = context()
+    begin = starts(here)
+    shift = {name: torch.arange(w.numel()).view_as(w).to(w) for name, w in begin.items()}
+    for momentum in (0.0, 0.9):
+        work = Work(2, 4, 1e-30, momentum, shift=shift)
+        after = trainer(here).train(begin, range(len(SIZES)), 1, work).weights
+        assert all(torch.allclose(after[name], w + shift[name], atol=1e-12) for name, w in begin.items())
+
+
+@pytest.mark.parametrize("trainer", [LoopTrainer, BatchedTrainer])
+def test_a_change_counts_for_as_many_steps_as_it_is_worth(trainer: type[LoopTrainer] | type[BatchedTrainer]) -> None:
+    here = context()
+    begin = starts(here)
+    plain, scaled = (
+        trainer(here).train(begin, range(len(SIZES)), 1, replace(PLAIN, worth=worth)).weights for worth in (None, 5.0)
+    )
+    for k, size in enumerate(SIZES):
+        steps = PLAIN.epochs * -(-size // PLAIN.batch_size)
+        for name, w in begin.items():
+            assert torch.allclose(scaled[name][k] - w[k], 5 / steps * (plain[name][k] - w[k]), atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+def test_the_way_of_steps_has_the_closed_forms_of_the_paper(momentum: float, proximal: float) -> None:
+    """Wang et al. 2020, Section 4: |a|_1 of SGD with momentum, and of SGD with a proximal term."""
+    steps, rate = 7, 0.2
+    found = terms.way_of_steps(Work(1, 1, rate, momentum, proximal=proximal), steps)
+    if not proximal:
+        wanted = sum((1 - momentum ** (steps - k)) / (1 - momentum) for k in range(steps))
+        assert found == pytest.approx(wanted)
+    elif not momentum:
+        assert found == pytest.approx((1 - (1 - rate * proximal) ** steps) / (rate * proximal))
+    else:
+        assert 0 < found < terms.way_of_steps(Work(1, 1, rate, momentum), steps)
 
 
 EVERYTHING = replace(PLAIN, momentum=0.5, record=RecordPrivacy(0.5, 0.3), proximal=0.1, radius=0.05, ascent=0.1)

@@ -44,12 +44,19 @@ def works(head: frozenset[str], body: frozenset[str]) -> dict[str, Work]:
     return {
         "proximal": replace(PLAIN, proximal=0.5),
         "anchored": replace(PLAIN, proximal=0.5),
+        "shifted": replace(PLAIN, worth=7.0),
         "outside": replace(PLAIN, outside=0.5, outside_radius=0.05),
         "radius": replace(PLAIN, radius=0.05),
         "ascent": replace(PLAIN, ascent=0.1),
         "ascent of some": replace(PLAIN, ascent=0.1, only=body),
         "head": replace(PLAIN, only=head, phase=1),
         "body": replace(PLAIN, only=body),
+        "adam": replace(PLAIN, momentum=0.0, optimizer="adam", learning_rate=0.01),
+        "adam of some": replace(PLAIN, momentum=0.0, optimizer="adam", only=body, weight_decay=0.1),
+        "adamw": replace(PLAIN, momentum=0.0, optimizer="adamw", weight_decay=0.1, proximal=0.1),
+        "adamw of some": replace(PLAIN, momentum=0.0, optimizer="adamw", weight_decay=0.1, only=head),
+        "decay": replace(PLAIN, weight_decay=0.1),
+        "decay of some": replace(PLAIN, weight_decay=0.1, only=body),
         "one step": replace(PLAIN, steps=1, learning_rate=1.0, momentum=0.0),
         "all records": replace(PLAIN, batch_size=ALL_RECORDS),
     }
@@ -78,8 +85,12 @@ def test_engines_agree(model: str, name: str, record: RecordPrivacy | None, devi
     head = frozenset(each for each in weights if each.split(".")[0] == last)
     work = replace(works(head, frozenset(weights) - head)[name], record=record)
     if name == "anchored":
-        work = replace(work, anchor={each: 0.5 * w for each, w in weights.items()})
+        work = replace(work, anchor={each: 0.5 * w.expand(len(SIZES), *w.shape) for each, w in weights.items()})
     starts = {each: w.expand(len(SIZES), *w.shape).clone() for each, w in weights.items()}
+    if name == "shifted":
+        work = replace(
+            work, shift={each: torch.linspace(-1, 1, w.numel()).view_as(w).to(w) for each, w in starts.items()}
+        )
     one, other = (
         kind_of(context).train(starts, range(len(SIZES)), 2, work).weights for kind_of in (LoopTrainer, BatchedTrainer)
     )

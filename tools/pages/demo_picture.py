@@ -1,4 +1,4 @@
-"""Draws docs/demo.png: the three runs of `fedceo demo`, test accuracy over rounds.
+"""Draws docs/demo.png: the runs of `fedceo demo`, test accuracy over rounds.
 
 python tools/pages/demo_picture.py
 """
@@ -10,7 +10,12 @@ from matplotlib.figure import Figure
 import fedceo
 from fedceo.experiment.catalogue import demo_experiments
 
-STYLES = {"FedAvg": ("#000000", ":"), "UDP-FedAvg": ("#0072B2", "--"), "FedCEO": ("#D55E00", "-")}
+STYLES = {
+    "FedAvg": ("#000000", ":"),
+    "UDP-FedAvg": ("#0072B2", "--"),
+    "FedCEO": ("#D55E00", "-"),
+    "Recipe": ("#009E73", "-"),
+}
 
 
 def main() -> None:

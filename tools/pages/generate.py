@@ -36,7 +36,8 @@ A file may begin with the tables of others (`extends`) and hold many experiments
 [studies.md](studies.md#a-table-in-one-file).
 
 Rounds count from 1. Fields without a default must be given. `data.path` and `data.root` are relative to the working
-directory, not to the file; a run folder keeps them in full. The same settings in Python: [python.md](python.md).
+directory, not to the file; a run folder keeps them in full. The same settings in Python: [python.md](python.md). Words:
+[glossary](glossary.md).
 """
 
 
@@ -59,7 +60,8 @@ def section(title: str, fields: Sequence[Described]) -> str:
 
 NUMBERS_HEAD = """# Privacy in numbers
 
-N = 100 clients, K = 10 a round, T = 300 rounds, delta = 1e-5, user level unless said, zero-out. This page is written by
+N = 100 clients, K = 10 a round, T = 300 rounds, delta = 1e-5, user level unless said,
+[zero-out](glossary.md#what-is-promised). This page is written by
 `tools/pages/generate.py` with the accountant of `fedceo privacy account`.
 """
 

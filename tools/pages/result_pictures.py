@@ -4,38 +4,33 @@ python tools/pages/result_pictures.py
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from beyond_paper import FOLDERS, NAMES
 from runs_found import NAMES as PAPER_NAMES
 from runs_found import Found, cells_in, load
 
-from fedceo.experiment.file import Experiment
 from fedceo.report.figures import accuracy_curves
-from fedceo.report.loading import Group, LoadedRun
+from fedceo.report.loading import Group, from_entry
 from fedceo.report.style import COLOURS, Array, Drawing, light_grid, panels, styled
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CURVES = {f"lenet5-sigma-{sigma}": f"paper/table1/cifar10-lenet5/sigma-{float(sigma)}" for sigma in ("1", "1.5", "2")}
 """The setting that each picture shows, by the picture's name."""
-
-
-def loaded(entry: dict[str, Any]) -> LoadedRun:
-    """A run as the report knows it, without a folder."""
-    curves = entry["curves"]
-    history = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
-    experiment = Experiment.model_validate(entry["experiment"])
-    return LoadedRun(entry["name"], Path(entry["name"]), experiment, history, entry["result"], [])
+EPSILONS = ("0.5", "2", "8")
 
 
 def over_rounds(setting: str, cells: dict[str, Found]) -> Drawing:
     """Accuracy over rounds of every method in one setting."""
     names = [name for name in cells_in(setting) if name in cells]
-    groups = [Group(PAPER_NAMES[name.rpartition("/")[2]], tuple(map(loaded, cells[name].done))) for name in names]
-    drawing = accuracy_curves(groups)
-    drawing.figure.axes[0].set_ylim(0, 60)
-    return drawing
+    groups = [
+        Group(
+            PAPER_NAMES[name.rpartition("/")[2]],
+            tuple(from_entry(each, Path(each["name"])) for each in cells[name].done),
+        )
+        for name in names
+    ]
+    return accuracy_curves(groups)
 
 
 @styled
@@ -80,12 +75,53 @@ def trade_offs(folder: str, cells: dict[str, Found]) -> Drawing:
     return Drawing(figure, data, f"{FOLDERS[folder]}: last accuracy of every method, user level.")
 
 
+OVER_EPSILON = {
+    "fedavg-standardised-banded": ("FedAvg on standardised features, banded noise", COLOURS[4], "v"),
+    "fedavg-standardised": ("FedAvg on standardised features", COLOURS[5], "P"),
+    "fedavg-banded": ("FedAvg on fixed features, banded noise", COLOURS[0], "o"),
+    "fedavg": ("FedAvg on fixed features", COLOURS[1], "D"),
+    "fedceo-without-momentum": ("FedCEO on fixed features", COLOURS[2], "s"),
+    "fedavg-small-cnn": ("FedAvg, small CNN", COLOURS[3], "^"),
+}
+"""Method -> its name, colour and mark in the picture of accuracy over epsilon."""
+
+
+@styled
+def over_epsilon(cells: dict[str, Found]) -> Drawing:
+    """Accuracy over epsilon of tuned runs; every seed is a stroke, the line goes through their means.
+
+    Returns:
+        data[METHOD], (n, 2) epsilons and mean accuracies in percent.
+    """
+    table, data = "beyond/features/cifar10-1000", {}
+    figure, axes = panels(1, 1, 7.0, 3.6)
+    panel = axes[0, 0]
+    for method, (name, colour, mark) in OVER_EPSILON.items():
+        found = {e: cells.get(f"{table}/epsilon-{e}/central/{method}") for e in EPSILONS}
+        seeds = {float(e): each.percent("average") for e, each in found.items() if each is not None}
+        if not seeds:
+            continue
+        data[method] = np.array([(e, np.mean(values)) for e, values in seeds.items()])
+        panel.plot(*data[method].T, color=colour, marker=mark, label=name)
+        for epsilon, values in seeds.items():
+            panel.plot([epsilon] * len(values), values, "_", color=colour, markersize=9)
+    level = float(np.mean(cells[f"{table}/without-privacy/fedavg"].percent("average")))
+    panel.axhline(level, color="#000000", linestyle="dotted", label="FedAvg on fixed features, no privacy")
+    panel.set(xlabel="epsilon of an outsider, user level", ylabel="test accuracy, %", xscale="log")
+    panel.set_xticks([float(e) for e in EPSILONS], EPSILONS)
+    panel.minorticks_off()
+    light_grid(panel)
+    panel.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize="small")
+    return Drawing(figure, data, "CIFAR-10 dealt to 1,000 clients: accuracy over epsilon.")
+
+
 def main() -> None:
     cells = load()
     drawings = {name: over_rounds(setting, cells) for name, setting in CURVES.items()}
     for folder in FOLDERS:
         if all(name in cells for name in cells_in(folder)):
             drawings[f"trade-off-{folder.rpartition('/')[2]}"] = trade_offs(folder, cells)
+    drawings["accuracy-over-epsilon"] = over_epsilon(cells)
     for name, drawing in drawings.items():
         drawing.figure.savefig(DOCS / f"{name}.png", dpi=150, metadata={"Software": None})
 

@@ -10,7 +10,9 @@ import json
 from collections.abc import Iterator
 
 import beyond_paper
+import features_page
 import lenet5_remarks
+import silos_page
 from paper_tables import ACCURACY, AUTHORS_PROGRAM, HOURS, SIGMAS
 from runs_found import (
     NAMES,
@@ -91,7 +93,7 @@ def page() -> str:
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
             parts.append(lenet5_remarks.section(cells))
-    parts += [times(cells), beyond_paper.section(cells)]
+    parts += [times(cells), silos_page.summary(cells), features_page.section(cells), beyond_paper.section(cells)]
     return "\n".join(parts)
 
 

@@ -83,7 +83,7 @@ CENTAUR shares a body of 1 x d; the first 4 rounds are its private power method.
 clients' losses with last layers fitted exactly (ridge 0.01), less the least such loss that L-BFGS finds from the
 planted direction. Jain et al. is the linear method, on regression with the same sharing (`regression.py`), 4 releases;
 what a user sends is d x d numbers, so N must be far above d. epsilon_p is the accountant's for an outsider, user level,
-zero-out, delta = {delta}.
+[zero-out](glossary.md#what-is-promised), delta = {delta}.
 
 FedCEO comes in five: *as in the proof*: smoothing in every round, everybody starts from the mean, threshold tau_0 / K
 with tau_0 = {tau}; *scheduled*: the paper's schedule, lambda = 0.05, vartheta = 1.04, I = 4, which on the mean is a

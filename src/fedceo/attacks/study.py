@@ -86,6 +86,12 @@ def run_study(simulation: Simulation, attack: Attack, holds: str, indices: list[
     that a caller who asks for both can leave one out.
     """
     federation = simulation.federation.origin
+    if simulation.experiment.train.optimizer != "sgd" or simulation.experiment.train.weight_decay:
+        raise UsageError(
+            "fedceo attack: inverts steps of SGD, and train.optimizer or train.weight_decay asks for others"
+        )
+    if not simulation.task.is_cross_entropy:
+        raise UsageError("fedceo attack: inverts gradients of the loss of one label a record, and [task] has another")
     if len(federation.shape) != 3 or federation.x.dtype == torch.int32:
         raise UsageError(f"data: {federation.name} has records of shape {federation.shape}; attacks are on pictures")
     check_holds(holds, simulation)

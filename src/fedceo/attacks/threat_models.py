@@ -51,7 +51,10 @@ def check_holds(holds: str, simulation: Simulation) -> None:
         mechanism = experiment.privacy.mechanism
         raise UsageError(f'--holds: {holds} is of single uploads, which mechanism "{mechanism}" does not release')
     if experiment.method.keeps_parts:
-        raise UsageError(f"--holds: {holds} needs a method that sends the whole model, not {experiment.method.name}")
+        name = experiment.method.name
+        raise UsageError(
+            f"--holds: {holds} needs a method that sends the whole model and remembers nothing, not {name}"
+        )
     if holds == "T2" and experiment.method.release_interval is None:
         raise UsageError('--holds: T2 needs method "fedceo" with restart "own", "slot" or "stored"')
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -94,7 +93,7 @@ def clipped_gradients(
 
     def loss(trained: Weights, fixed: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
         arguments = (x[None],) if mask is None else (x[None], mask[None])
-        return F.cross_entropy(functional_call(module, {**fixed, **trained}, arguments), y[None])
+        return context.task.loss(functional_call(module, {**fixed, **trained}, arguments), y[None])
 
     try:
         axes = (0, 0, 0, 0, None if masks is None else 0)
@@ -115,7 +114,8 @@ def small_clients(
 ) -> "Federation":
     """Clients with RECORDS records under the numbers of real ones, and then those of one record and a canary.
 
-    A canary is a real record a hundred times as large under the label that the model thinks least likely.
+    A canary is a real record a hundred times as large under the label that the model thinks least likely, or with its
+    own targets where these are no labels.
     """
     places, train = [], []
     for k in range(checked):
@@ -130,6 +130,7 @@ def small_clients(
     x, y = federation.inputs(federation.x[taken], like.dtype), federation.y[taken].clone()
     canary = slice(checked * RECORDS + 1, None, 2)
     x[canary] *= CANARY_SCALE
-    with torch.no_grad():
-        y[canary] = model.eval()(x[canary].to(like.device)).argmin(1).cpu()
+    if y.ndim == 1:
+        with torch.no_grad():
+            y[canary] = model.eval()(x[canary].to(like.device)).argmin(1).cpu()
     return replace(federation, x=x, y=y, train=train, mean=(0.0,), std=(1.0,))

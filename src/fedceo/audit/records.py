@@ -62,7 +62,7 @@ MOST_ENTRIES = 3e8
 
 
 class SlowTrainer:
-    """The run's trainer at a learning rate at which weights stay where they are, and without momentum."""
+    """The run's trainer at a learning rate at which weights stay where they are, and without momentum or Adam."""
 
     def __init__(self, trainer: Trainer, rate: float, batch_size: int, steps: int | None, epochs: int | None) -> None:
         """batch_size, steps, epochs: instead of the run's; steps and epochs at most."""
@@ -74,7 +74,15 @@ class SlowTrainer:
         epochs = work.epochs if self.epochs is None else min(work.epochs, self.epochs)
         steps = work.steps if self.steps is None else self.steps
         slow = replace(
-            work, learning_rate=self.rate, momentum=0.0, ascent=0.0, batch_size=size, epochs=epochs, steps=steps
+            work,
+            learning_rate=self.rate,
+            momentum=0.0,
+            optimizer="sgd",
+            weight_decay=0.0,
+            ascent=0.0,
+            batch_size=size,
+            epochs=epochs,
+            steps=steps,
         )
         found = self.trainer.train(starts, clients, round_, slow)
         self.phases.append(Phase(starts, tuple(clients), round_, slow, found.weights))
@@ -97,7 +105,9 @@ class RecordAudit:
         self._residuals: dict[int, Residuals] = {}
         self._parts: dict[str, Floats] = {}
         self._between, self._compared = 0.0, 0
-        self.not_covered = ["momentum and sharpness-aware ascent inside local training: steps are played without them"]
+        self.not_covered = [
+            "momentum, Adam, weight decay and sharpness-aware ascent in local training: steps are played without them"
+        ]
         wanted = min(ENOUGH_SCORES / self._count, MOST_ENTRIES / (self._count * self._entries))
         self.default_rounds = max(FEWEST_ROUNDS, math.ceil(wanted))
         mu = 1 / simulation.noise_multiplier

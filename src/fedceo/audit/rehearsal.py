@@ -5,7 +5,7 @@ trainer moves every client by an update with random signs that the auditor knows
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -179,14 +179,12 @@ class _Unmeasured(Evaluator):
     def measure(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         return {"test_accuracy": None, "test_accuracy_per_class": []}
 
-    def measure_local(self, weights: Mapping[str, Tensor], clients: Sequence[int]) -> float | None:
-        return None
-
-    def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
+    def measure_shared(
+        self, weights: Mapping[str, Tensor], clients: Sequence[int], record: Mapping[str, Any], by_clients: bool
+    ) -> dict[str, Any]:
         return {}
 
-    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
-        return None
-
-    def measure_distribution(self, by_class: Iterable[tuple[int, Sequence[float | None]]]) -> dict[str, float | None]:
+    def measure_own(
+        self, models: Callable[[], Iterable[tuple[int, Mapping[str, Tensor]]]], most: int, by_clients: bool
+    ) -> dict[str, Any]:
         return {}

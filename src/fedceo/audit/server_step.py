@@ -3,8 +3,8 @@
 Both must follow from what the server saw and from nothing else. So the auditor takes the mean of the uploads by itself,
 equally weighted and over the number that the accounting assumes, hands it to another object of the method and compares
 (`release`). And it hands the method uploads of its own making, that have nothing to do with this round's updates:
-whatever still points along a client's update, other than what the client is handed of its own, has leaked past the
-mechanism (`leak`).
+whatever still points along a client's update, in the model, in the server's memory or in what clients are handed other
+than of their own, has leaked past the mechanism (`leak`).
 """
 
 from dataclasses import replace
@@ -89,7 +89,8 @@ class ServerStep:
         after, _ = method.aggregate(memory, self._made_up(round_, method.needs_stack), t)
         updates = np.stack([moved.double().cpu().numpy() for moved in round_.moved.values()])
         origin = model_row(round_.before.weights)
-        found = [_scores(model_row(after.weights)[None] - origin, updates).ravel()]
+        shared = [model_row(after.weights) - origin, *_changes_of_memory(round_.before, after)]
+        found = [_scores(row[None], updates).ravel() for row in shared]
         is_own = np.array([[client == other for other in round_.moved] for client in clients])
         handed = [as_rows(method.starts(after, clients, t + 1)), as_rows(method.personalise(after, clients, t))]
         if torch.equal(*handed):
@@ -127,6 +128,21 @@ def _with_kept_parts(round_: Played) -> "State":
     """The method's memory as the server's step finds it."""
     assert round_.collected is not None
     return replace(round_.before, personal={**round_.before.personal, **round_.collected.personal})
+
+
+def _changes_of_memory(before: "State", after: "State") -> list[Floats]:
+    """(D,) changes of all that the server keeps in the form of a model, which clients may be handed."""
+    shapes = {name: w.shape for name, w in before.weights.items()}
+
+    def row(tensors: Weights) -> Floats:
+        return model_row({name: tensors[name] for name in shapes})
+
+    nothing = {name: torch.zeros_like(w) for name, w in before.weights.items()}
+    return [
+        row(tensors) - row(before.server.get(kind, nothing))
+        for kind, tensors in after.server.items()
+        if {name: t.shape for name, t in tensors.items()} == shapes
+    ]
 
 
 def _stays_nowhere(round_: Played) -> Floats:

@@ -6,18 +6,19 @@ import json
 import logging
 import sys
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from click import Context
 from click.exceptions import Abort, ClickException, NoArgsIsHelpError, NoSuchOption
-from typer.core import TyperGroup
 
 from fedceo import __version__
-from fedceo.cli import attack, recommend, release, report, studies
+from fedceo.cli import attack, publish, recommend, release, report, studies
 from fedceo.cli.data import app as data_app
 from fedceo.cli.flower import app as flower_app
+from fedceo.cli.help import Group
 from fedceo.cli.notes import Notes, note
 from fedceo.cli.options import CellName, Json, Overrides
 from fedceo.cli.privacy import app as privacy_app
@@ -32,9 +33,16 @@ NOT_OURS = (
 
 FIRST = ("run", "demo", "show", "list", "fields")
 """The commands that a newcomer needs, which the help names before all others."""
+GUESSED = {
+    "lr": ["train.learning_rate"], "epochs": ["train.local_epochs"], "batch": ["train.batch_size"],
+    "optimiser": ["train.optimizer"], "dataset": ["data.name"], "data": ["data.name"], "model": ["model.name"],
+    "task": ["task.name"], "cohort": ["cohort.size"], "sigma": ["privacy.noise_multiplier"],
+    "noise": ["privacy.noise_multiplier"], "mechanism": ["privacy.mechanism"],
+}  # fmt: skip
+"""Fields by what other programs call them, for the answer to an option that is none."""
 
 
-class RunFirst(TyperGroup):
+class RunFirst(Group):
     """The commands with those of FIRST in front."""
 
     def list_commands(self, ctx: Context) -> list[str]:
@@ -45,8 +53,8 @@ app = typer.Typer(
     cls=RunFirst,
     help="Federated learning under differential privacy, around FedCEO.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 app.add_typer(data_app, name="data")
@@ -58,6 +66,9 @@ app.command()(studies.sweep)
 app.command()(studies.tune)
 app.command()(recommend.recommend)
 app.command()(report.report)
+app.command()(publish.table)
+app.command()(publish.figure)
+app.command()(publish.trade_off)
 app.command()(release.release)
 app.command()(attack.attack)
 
@@ -151,11 +162,13 @@ def unknown_option(error: NoSuchOption) -> str:
     """The message about an option that is none; it says how to set the field of that name, where the command can."""
     from fedceo.experiment.fields import places_of
 
-    places = places_of(error.option_name.lstrip("-").replace("-", "_"))
-    if not places or error.ctx is None or not any("--set" in each.opts for each in error.ctx.command.params):
-        return error.format_message()
-    fields = " or ".join(f"--set {place}=VALUE" for place in places)
-    return f"No such option: {error.option_name}; the field of that name is changed by {fields}"
+    name = error.option_name.lstrip("-").replace("-", "_")
+    places = places_of(name) or GUESSED.get(name, [])
+    if places and error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params):
+        fields = " or ".join(f"--set {place}=VALUE" for place in places)
+        return f"No such option: {error.option_name}; that field is changed by {fields}"
+    close = get_close_matches(error.option_name, error.possibilities or [], cutoff=0.75)
+    return f"No such option: {error.option_name}" + (f"; did you mean {' or '.join(close)}?" if close else "")
 
 
 def main() -> None:

@@ -18,7 +18,13 @@ def attack(
     images: Annotated[int, typer.Option(help="Training records attacked, drawn at random.")] = 32,
     index: Annotated[list[int] | None, typer.Option(help="Attack this training record. May be repeated.")] = None,
     name: Annotated[str, typer.Option("--attack", help="dlg, idlg or ig.")] = "dlg",
-    holds: Annotated[str, typer.Option(help="What the attacker holds: T0, T1, T2 or T3.")] = "T1",
+    holds: Annotated[
+        str,
+        typer.Option(
+            help="What the attacker holds: T0 a bare gradient, T1 an upload after one local step, T2 a smoothed model, "
+            "T3 an upload after several steps."
+        ),
+    ] = "T1",
     iterations: Annotated[int | None, typer.Option(help="Steps; left out: 300, or 4800 for ig.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0.")] = None,
     cell: CellName = None,
@@ -28,8 +34,7 @@ def attack(
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
-    from fedceo.simulation.durable import write_json
-    from fedceo.simulation.folder import free_folder
+    from fedceo.simulation.durable import free_folder, write_json
     from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_attack
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from fedceo.cli.help import Group
 from fedceo.cli.options import Json
 from fedceo.errors import UsageError
 
-app = typer.Typer(help="List, verify and fetch data sets.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List, verify and fetch data sets.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A data set of `fedceo data list`.")]
 Root = Annotated[str | None, typer.Option(help="The folder of data sets; left out: the variable FEDCEO_DATA.")]

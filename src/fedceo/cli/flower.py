@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from fedceo.cli.help import Group
 from fedceo.cli.options import CellName
 
-app = typer.Typer(help="Federations of machines, on Flower.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Federations of machines, on Flower.", no_args_is_help=True)
 
 
 @app.command()

@@ -34,6 +34,12 @@ def check_cell(cell: str | None, target: Path | None) -> None:
         raise UsageError(f"--cell: {cell!r} names a cell of an experiment file, and none is given")
 
 
+def check_out(out: Path) -> None:
+    """Refuse a folder that cannot be one, before anything is run into it."""
+    if file := next((each for each in (out, *out.parents) if each.exists() and not each.is_dir()), None):
+        raise UsageError(f"--out: {file} is no folder, expected one, or a name that is free")
+
+
 def with_short_forms(overrides: list[str] | None, **given: Any) -> list[str]:
     """The overrides behind those that the short forms stand for: a method must be named before its fields are set."""
     short = [f"{field}={given[name]}" for name, field in SHORT_FORMS.items() if given.get(name) is not None]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedceo.cli.help import Group
 from fedceo.cli.options import CellName, Json, Overrides, check_cell
 from fedceo.errors import UsageError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from fedceo.accounting.plan import Question
     from fedceo.accounting.rows import Row
 
-app = typer.Typer(help="Account for privacy, calibrate noise, audit a run.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Account for privacy, calibrate noise, audit a run.", no_args_is_help=True)
 
 Target = Annotated[Path | None, typer.Argument(help="An experiment file, or (account) a run folder; or give options.")]
 Clients = Annotated[int | None, typer.Option(help="N, the number of clients.")]

@@ -40,7 +40,17 @@ def run(
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; left out: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
-    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events into the run folder.")] = False,
+    more: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --resume: so many rounds more for a finished run, into a new folder."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option(help="Write TensorBoard events into the run folder, as --callback tensorboard does.")
+    ] = False,
+    callback: Annotated[
+        list[str] | None,
+        typer.Option(help="Tell of measurements: tensorboard, wandb, mlflow or module:Class; may be given often."),
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="Where the cohort trains: here, or on ray workers; see --workers.")
     ] = "here",
@@ -54,24 +64,29 @@ def run(
     """Run an experiment file, or go on with a run."""
     from fedceo.experiment.catalogue import experiment_files
     from fedceo.experiment.file import load_experiment
-    from fedceo.simulation.folder import RunFolder, free_folder
+    from fedceo.simulation.durable import free_folder
+    from fedceo.simulation.extending import extend
+    from fedceo.simulation.folder import RunFolder
     from fedceo.simulation.runs import resume as resume_run
     from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal.monitor import Meter, events
-    from fedceo.terminal.progress import progress
+    from fedceo.terminal.progress import Screen, progress
     from fedceo.terminal.results import NOT_FINITE, show_run
 
     place = elsewhere(engine, workers, ray_address, gpus_per_worker)
     changes = with_short_forms(overrides, rounds=rounds, seed=seed, epsilon=epsilon, method=method, device=device)
+    if more is not None and resume is None:
+        raise UsageError("--more: is for a finished run, expected --resume RUN too")
     if resume is not None:
-        if file is not None or cell is not None or changes or out is not None:
+        if file is not None or cell is not None or changes or (out is not None and more is None):
             raise UsageError("--resume: takes the folder alone, without FILE, --cell, --out, --set or its short forms")
-        folder = resume
+        folder = resume if more is None else out or free_folder(resume.with_name(f"{resume.name}-more-{more}"))
 
-        def work(**callbacks: Any) -> Any:
-            return resume_run(folder, workers=place, progress=False, **callbacks)
+        def work(**watching: Any) -> Any:
+            if more is not None:
+                return extend(resume, more, out=folder, workers=place, progress=False, **watching)
+            return resume_run(resume, workers=place, progress=False, **watching)
 
-        experiment = load_experiment(folder / "experiment.toml") if (folder / "experiment.toml").exists() else None
+        experiment = load_experiment(resume / "experiment.toml") if (resume / "experiment.toml").exists() else None
     else:
         if file is None:
             known = ", ".join(map(str, experiment_files())) or "none, here or below experiments/"
@@ -79,22 +94,16 @@ def run(
         experiment = load_experiment(file, changes, cell)
         folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
 
-        def work(**callbacks: Any) -> Any:
-            return run_experiment(experiment, out=folder, workers=place, progress=False, **callbacks)
+        def work(**watching: Any) -> Any:
+            return run_experiment(experiment, out=folder, workers=place, progress=False, **watching)
 
-    total, name = experiment.train.rounds if experiment else 0, "on Ray" if place else "training"
+    total, name = (experiment.train.rounds if experiment else 0) + (more or 0), "on Ray" if place else "training"
     was_finished = resume is not None and RunFolder(folder).finished
     aside = redirect_stdout(place.aside(sys.stderr)) if place else nullcontext()
     with aside, stopping() as should_stop, progress(total, name, quiet=as_json) as advance:
-        watchers, meter = [advance, *([events(folder)] if tensorboard else [])], Meter()
-
-        def tell(record: dict[str, Any]) -> None:
-            record = meter.read(record)
-            for watcher in watchers:
-                watcher(record)
-
-        watched = tensorboard or not as_json
-        finished = work(on_start=meter.begin if watched else None, on_round=tell, should_stop=should_stop)
+        screen = [] if as_json else [Screen(advance)]
+        named = [*(callback or []), *(["tensorboard"] if tensorboard else [])]
+        finished = work(callbacks=[*screen, *named], should_stop=should_stop)
     if as_json:
         print(json.dumps({"folder": str(folder), "finished": finished.finished} | finished.result))
     else:
@@ -114,7 +123,7 @@ def demo(
 ) -> None:
     """The embedded default: FedCEO beside UDP-FedAvg beside FedAvg without noise, on handwritten digits."""
     from fedceo.experiment.catalogue import demo_experiments
-    from fedceo.simulation.folder import free_folder
+    from fedceo.simulation.durable import free_folder
     from fedceo.simulation.runs import run as run_experiment
     from fedceo.terminal.progress import progress
     from fedceo.terminal.results import show_comparison, show_run

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedceo.cli.edges import warn_of_edges, widened
 from fedceo.cli.notes import note
-from fedceo.cli.options import Device, Epsilon, Json, MethodName, Overrides, Rounds, Seed, with_short_forms
+from fedceo.cli.options import Device, Epsilon, Json, MethodName, Overrides, Rounds, Seed, check_out, with_short_forms
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def sweep(
     epsilon: Epsilon = None,
     method: MethodName = None,
     device: Device = None,
-    grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=\\[a, b].")] = None,
+    grid: Annotated[list[str] | None, typer.Option(help="Every value in turn: section.field=[a, b].")] = None,
     only: Cells = None,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/NAME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/sweep/TARGET.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
     stack: Stack = None,
     fill: Annotated[
@@ -53,19 +54,23 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run experiments with several seeds, skip what is done, and write one table."""
+    from fedceo.report.loading import group_runs, load_runs
+    from fedceo.report.table import paper_table
+    from fedceo.report.writers import to_latex
     from fedceo.simulation.durable import make_folder, write_whole
-    from fedceo.studies.cells import find_cells
+    from fedceo.studies.cells import default_folder, find_cells
     from fedceo.studies.filling import add_entry, expected_seconds, lacking, read_entries
     from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
-    from fedceo.studies.table import rows_of, to_csv, to_latex, to_markdown
+    from fedceo.studies.table import rows_of, to_csv, to_markdown
     from fedceo.terminal.progress import progress
     from fedceo.terminal.studies import show_lacking, show_sweep
 
     if missing and fill is None:
         raise UsageError("--missing: expected with --fill, which names the results file")
-    out = out or Path("runs") / "sweep" / (target.stem or "here")
     changes = with_short_forms(overrides, rounds=rounds, epsilon=epsilon, method=method, device=device)
+    out = out or default_folder("sweep", target, changes)
+    check_out(out)
     cells = find_cells(target, seeds, changes, grid or [], out, only or [])
     if fill is not None:
         entries = read_entries(fill)
@@ -93,8 +98,10 @@ def sweep(
     failed = [f"{cells[number].folder}: {error}" for number, error in sorted(errors.items())]
     make_folder(out)
     write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
-    for suffix, text in (("csv", to_csv(rows)), ("md", to_markdown(rows)), ("tex", to_latex(rows))):
-        write_whole(out / f"table.{suffix}", text.encode())
+    write_whole(out / "table.csv", to_csv(rows).encode())
+    write_whole(out / "table.md", to_markdown(rows).encode())
+    if done := [cell.folder for cell, result in zip(cells, results, strict=True) if result is not None]:
+        write_whole(out / "table.tex", to_latex(paper_table(group_runs(load_runs(done, any_data=True)))).encode())
     if as_json:
         print(json.dumps({"folder": str(out), "rows": rows, "failed": failed}))
     else:
@@ -110,7 +117,10 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Settings tried for each method, on average with --private; left out: 12.")
     ] = None,
-    grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=\\[a, b].")] = None,
+    trials_per_setting: Annotated[
+        int | None, typer.Option(min=1, help="Trials for each setting that a method has to tune, instead of --trials.")
+    ] = None,
+    grid: Annotated[list[str] | None, typer.Option(help="Try these instead: section.field=[a, b].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial, with --grid; left out: all.")] = None,
     finalists: Annotated[int, typer.Option(min=1, help="Short trials run again at full length, the best decides.")] = 1,
     only: Cells = None,
@@ -122,7 +132,7 @@ def tune(
     show_space: Annotated[
         bool, typer.Option("--show-space", help="Print the values to be tried, and try none.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/NAME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the trials go; left out: runs/tune/TARGET.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials at a time, with --grid or --private.")] = None,
     stack: Stack = None,
     private: Annotated[bool, typer.Option("--private", help="A random number of trials, at a known epsilon.")] = False,
@@ -137,7 +147,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose each method's settings on the validation records, with equal budgets, and write tuned.toml."""
-    from fedceo.studies.cells import find_experiments
+    from fedceo.studies.cells import default_folder, find_experiments
     from fedceo.studies.space import searched
     from fedceo.terminal.studies import show_space as print_space
 
@@ -151,10 +161,18 @@ def tune(
         raise UsageError("--law, --shape, --public-validation, --score-noise: only with --private")
     if private and (rounds is not None or finalists > 1):
         raise UsageError("--rounds, --finalists: not with --private, whose trials are whole runs")
+    if trials_per_setting is not None and (grid or private or trials is not None):
+        raise UsageError("--trials-per-setting: not with --trials, --grid or --private")
     if grid and trials is not None and not private:
         raise UsageError("--trials: --grid says which trials there are")
-    out = out or Path("runs") / "tune" / (target.stem or "here")
     changes = with_short_forms(overrides, seed=seed, epsilon=epsilon, method=method, device=device)
+    options = [part for change in changes for part in ("--set", change)]
+    options += [part for cell in only or [] for part in ("--cell", cell)]
+    options += ["--rounds", str(rounds)] if rounds else []
+    options += ["--finalists", str(finalists)] if finalists > 1 else []
+    options += ["--out", str(out)] if out else []
+    out = out or default_folder("tune", target, changes)
+    check_out(out)
     experiments = find_experiments(target, changes, only or [])
     if show_space:
         spaces = {name: searched(experiment, grid or []) for name, experiment in experiments.items()}
@@ -167,11 +185,18 @@ def tune(
     elif grid:
         tuned = _tune_on_grid(experiments, grid, out, rounds, finalists, jobs, stack, as_json)
         _show_tuned(tuned, out, as_json)
-        _warn_of_edges(tuned, target, grid)
+        warn_of_edges(tuned, grid, lambda name, wider: [str(target), *options, *widened(grid, wider)])
     else:
-        tuned = _search(experiments, trials or TRIALS, out, as_json)
+        settings = {name: len(searched(experiment, [])) for name, experiment in experiments.items()}
+        if len(set(settings.values())) > 1 and trials_per_setting is None:
+            note(
+                f"{min(settings.values())} to {max(settings.values())} settings are tuned with as many trials; "
+                "--trials-per-setting gives every setting as many"
+            )
+        budgets = {name: (trials_per_setting or 0) * count or trials or TRIALS for name, count in settings.items()}
+        tuned = _search(experiments, budgets, out, as_json)
         _show_tuned(tuned, out, as_json)
-        _warn_of_edges(tuned, target, [])
+        warn_of_edges(tuned, [], lambda name, wider: [str(out / name / "tuned.toml"), "--grid", wider])
 
 
 TRIALS = 12
@@ -212,29 +237,32 @@ def _tune_on_grid(
     return tuned
 
 
-def _search(experiments: dict[str, Any], trials: int, out: Path, quiet: bool) -> Tuned:
+def _search(experiments: dict[str, Any], trials: dict[str, int], out: Path, quiet: bool) -> Tuned:
     from fedceo.studies.tune import tune as tune_one
     from fedceo.terminal.progress import progress
 
     tuned: Tuned = {}
     for name, experiment in experiments.items():
         scores: list[float] = []
-        with progress(trials, name, quiet=quiet, of_rounds=False) as advance:
+        with progress(trials[name], name, quiet=quiet, of_rounds=False) as advance:
 
             def on_trial(number: int, chosen: dict[str, Any], score: float) -> None:
                 scores.append(score)  # noqa: B023 - called before the loop goes on
                 advance({"round": number + 1})
 
-            tuned[name] = tune_one(experiment, trials, out / name, on_trial), max(scores)
+            tuned[name] = tune_one(experiment, trials[name], out / name, on_trial), max(scores)
     return tuned
 
 
 def _show_tuned(tuned: Tuned, out: Path, as_json: bool) -> None:
+    from fedceo.tasks import main_metric
     from fedceo.terminal.studies import show_tuned
 
+    metrics = {name: main_metric(experiment.task) for name, (experiment, _) in tuned.items()}
     found = {
         name: {
-            "validation_accuracy": score,
+            **metrics[name].about,
+            f"validation_{metrics[name].name}": metrics[name].value_of(score),
             "file": str(out / name / "tuned.toml"),
             "note": experiment.note,
             "epsilon_of_tuning": "not counted",
@@ -267,6 +295,7 @@ def _tune_privately(
 ) -> None:
     from fedceo.studies.private import Question, tune_privately
     from fedceo.studies.tune import settings_of
+    from fedceo.tasks import main_metric
     from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_study
 
@@ -279,6 +308,7 @@ def _tune_privately(
     found = {
         "file": str(out / "tuned.toml"),
         "folder": None if study.folder is None else str(study.folder),
+        **main_metric(experiment.task).about,
         "score": study.score,
         "validation": question.validation,
         "rows": [row.as_dict() for row in study.rows],
@@ -287,12 +317,3 @@ def _tune_privately(
         print(json.dumps(found))
     else:
         show_study(found)
-
-
-def _warn_of_edges(tuned: Tuned, target: Path, grid: list[str]) -> None:
-    from fedceo.studies.space import beyond_edges, searched
-
-    for name, (experiment, _) in tuned.items():
-        for field, wider in beyond_edges(searched(experiment, grid), experiment).items():
-            widened = f"fedceo tune {target} --grid '{wider}'"
-            note(f"{name}: the best {field} is at the edge of what was tried; look beyond it with: {widened}")

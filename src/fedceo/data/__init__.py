@@ -6,6 +6,8 @@ from fedceo.data.federation import Federation
 from fedceo.data.picture import draw_partition, label_counts
 from fedceo.data.registry import DATASETS, known, load_source
 from fedceo.data.source import Source
+from fedceo.data.tables import from_frame
+from fedceo.data.texts import from_texts
 
 __all__ = [
     "DATASETS",
@@ -16,6 +18,8 @@ __all__ = [
     "draw_partition",
     "federate",
     "from_arrays",
+    "from_frame",
+    "from_texts",
     "known",
     "label_counts",
     "load_source",

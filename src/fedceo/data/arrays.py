@@ -38,10 +38,12 @@ def from_arrays(
     Args:
         x: (records, ...). uint8 are pixels, (records, height, width) or (records, channels, height, width), and stay
             uint8; all other numbers become float32.
-        y: (records,) integer labels, counted from 0.
+        y: (records,) integer labels, counted from 0; or (records,) or (records, targets) floats, the numbers to
+            predict; or (records, labels) integers, 0 or 1 for every label.
         client: (records,) integers or strings: the natural client of each record.
-        test_x, test_y: the public test set. Left out, it is a fixed fifth of the records; data with client ids is
+        test_x: records of the public test set. Left out, it is a fixed fifth of the records; data with client ids is
             divided later, when it is known whether its natural clients hold out records of their own.
+        test_y: their labels.
         name: the data's name in tables and errors.
     """
     if (test_x is None) != (test_y is None):
@@ -49,9 +51,10 @@ def from_arrays(
     values, labels = _values(x, f"{name}: x"), _labels(y, f"{name}: y")
     if len(values) != len(labels):
         raise UsageError(f"{name}: x has {len(values)} records but y has {len(labels)}")
-    owners = None if client is None else _owners(client, f"{name}: client")
-    classes = int(labels.max()) + 1 if len(labels) else 0
-    if classes > len(labels) > 0:
+    owners, ids = (None, ()) if client is None else owners_of(client, f"{name}: client")
+    has_labels = labels.ndim == 1
+    classes = (int(labels.max()) + 1 if len(labels) else 0) if has_labels else labels.shape[1]
+    if has_labels and classes > len(labels) > 0:
         raise UsageError(f"{name}: y has label {classes - 1} but only {len(labels)} records; labels count from 0")
     if test_x is not None and test_y is not None:
         held_x, held_y = _values(test_x, f"{name}: test_x"), _labels(test_y, f"{name}: test_y")
@@ -60,10 +63,10 @@ def from_arrays(
         values, held_x, labels, held_y = values[train], values[test], labels[train], labels[test]
     else:
         held_x, held_y = values[:0], labels[:0]
-    first = int(torch.cat([labels, held_y]).min()) if classes else 0
+    first = int(torch.cat([labels, held_y]).min()) if has_labels and held_y.ndim == 1 and classes else 0
     if first == 1:
         raise UsageError(f"{name}: y has labels from 1 to {classes - 1}, expected labels that count from 0; give y - 1")
-    return Source(name, values, labels, held_x, held_y, classes, client=owners)
+    return Source(name, values, labels, held_x, held_y, classes, client=owners, client_names=ids)
 
 
 def read_npz(path: Path) -> Source:
@@ -126,18 +129,23 @@ def _values(given: npt.ArrayLike, where: str) -> Tensor:
 
 def _labels(given: npt.ArrayLike, where: str) -> Tensor:
     array = _array(given, where)
+    if (array.dtype.kind == "f" and array.ndim in (1, 2)) or (array.dtype.kind in "iub" and array.ndim == 2):
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(array.astype(np.float32).reshape(len(array), -1))
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise UsageError(f"{where}: expected integers, (records,), got {array.dtype} {array.shape}")
+        raise UsageError(f"{where}: expected integers or floats, (records,), got {array.dtype} {array.shape}")
     if len(array) and (array.min() < 0 or array.max() >= 2**31):
         raise UsageError(f"{where}: expected labels counted from 0, got {array.min()} to {array.max()}")
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _owners(given: npt.ArrayLike, where: str) -> Tensor:
+def owners_of(given: npt.ArrayLike, where: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Each record's client as a number, and what the data call these clients."""
     array = _array(given, where)
     if array.dtype.kind not in "iuUS" or array.ndim != 1:
         raise UsageError(f"{where}: expected integers or strings, (records,), got {array.dtype} {array.shape}")
-    return torch.from_numpy(np.unique(array, return_inverse=True)[1].astype(np.int64))
+    names, numbers = np.unique(array.astype(np.str_) if array.dtype.kind == "S" else array, return_inverse=True)
+    return torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names.tolist()))
 
 
 def _array(given: npt.ArrayLike, where: str) -> npt.NDArray[Any]:

@@ -18,18 +18,34 @@ from fedceo.data.hub import PREFIX, load_hub
 from fedceo.data.partition import assign_records
 from fedceo.data.registry import load_source
 from fedceo.data.source import HELD_OUT, Integers, Source, hold_out
+from fedceo.data.tables import ENDINGS, Columns, read_table
+from fedceo.data.texts import LENGTH
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
 
 def build_federation(settings: Data, seed: int) -> Federation:
-    """Load the data that the settings name (a registered data set, one of the hub or a .npz file) and federate it."""
+    """Load the data that the settings name (a registered data set, one of the hub or a file) and federate it."""
     return federate(_load(settings), settings, seed)
 
 
 def _load(settings: Data) -> Source:
     if settings.path is not None:
-        return read_npz(Path(settings.path).expanduser())
+        path = Path(settings.path).expanduser()
+        columns = Columns(
+            settings.label_column,
+            settings.client_column,
+            settings.feature_columns,
+            settings.target_columns,
+            settings.text_column,
+        )
+        if path.name.endswith(ENDINGS):
+            return read_table(path, columns, settings.text_length or LENGTH)
+        if columns != Columns():
+            raise UsageError(
+                f"data.path: {path} has no columns to name, expected a name that ends in {', '.join(ENDINGS)}"
+            )
+        return read_npz(path)
     name = str(settings.name)
     if name.startswith(PREFIX):
         return load_hub(name, settings.image_column, settings.label_column)
@@ -53,7 +69,12 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
     if settings.partition == "resampled":
         return _resampled(replace(source, test_x=test_x, test_y=test_y), settings, seed)
     owners = None if source.client is None else source.client.numpy()
+    if source.y.ndim > 1 and settings.partition in ("shards", "dirichlet"):
+        raise UsageError(f'data.partition: "{settings.partition}" goes by labels, and {source.name} has none')
     assignment = assign_records(source.y.numpy(), owners, settings, seed)
+    names: tuple[str, ...] = ()
+    if settings.partition == "natural" and owners is not None and source.client_names:
+        names = tuple(source.client_names[number] for number in np.unique(owners).tolist())
 
     untested = len(test_y) == 0
     if settings.local_test_from == "test":
@@ -62,7 +83,7 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         train, validation, _ = _split_clients(assignment, settings.validation, 0.0, seed)
         local_test = _draw_local_tests(assignment, source.y.numpy(), test_y.numpy(), settings.local_test, seed)
         source = replace(source, test_x=test_x, test_y=test_y)
-        return _federation(source, Assignment(train), validation, Assignment(local_test), local_test_from="test")
+        return _federation(source, Assignment(train), validation, Assignment(local_test), "test", names)
     fraction = settings.local_test or (HELD_OUT if untested else 0.0)
     train, validation, local_test = _split_clients(assignment, settings.validation, fraction, seed)
     if untested:
@@ -72,7 +93,7 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
         test_x, test_y = source.x[union], source.y[union]
     shown = local_test if settings.local_test else [indices[:0] for indices in local_test]
     source = replace(source, test_x=test_x, test_y=test_y)
-    return _federation(source, Assignment(train), validation, Assignment(shown))
+    return _federation(source, Assignment(train), validation, Assignment(shown), client_names=names)
 
 
 def _resampled(source: Source, settings: Data, seed: int) -> Federation:
@@ -123,6 +144,7 @@ def _federation(
     validation: Sequence[Tensor],
     local_test: Sequence[Tensor],
     local_test_from: Literal["own", "test"] = "own",
+    client_names: tuple[str, ...] = (),
 ) -> Federation:
     return Federation(
         name=source.name,
@@ -138,6 +160,8 @@ def _federation(
         std=source.std,
         local_test_from=local_test_from,
         most_validated=max(map(len, validation)),
+        label_names=source.label_names,
+        client_names=client_names,
     )
 
 

@@ -22,7 +22,8 @@ from fedceo.data.files import expanded
 from fedceo.data.source import Source
 
 TENSORS = ("x", "y", "test_x", "test_y", "client")
-ABOUT = ("name", "classes", "mean", "std", "note")
+LISTS = ("mean", "std", "label_names", "client_names")
+ABOUT = ("name", "classes", "note", *LISTS)
 
 
 def cache_folder() -> Path:
@@ -38,7 +39,7 @@ def read_cached(key: str) -> Source | None:
     tensors, said = read_tensors(key)
     try:
         about: dict[str, Any] = json.loads(said)
-        about |= {each: tuple(about[each]) for each in ("mean", "std")}
+        about |= {each: tuple(about[each]) for each in LISTS if each in about}
         return Source(**about, **tensors)
     except (KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -13,7 +13,7 @@ from fedceo.data.files import check_published, checked_md5, sha256_of
 from fedceo.data.source import Source
 from fedceo.errors import UsageError
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of what the readers give for the same files; a higher number makes every cached data set be read anew."""
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedceo.data.assignment import Assignment, Resampled
+from fedceo.data.shown import as_html, targets_in_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,19 +21,21 @@ class Federation:
     Attributes:
         name: the data's name in tables.
         x: (records, *shape), uint8 pixels, float32 values, or int32 tokens.
-        y: (records,) int64 labels from 0.
+        y: (records,) int64 labels from 0; or other targets, as in Source.
         train: for each client, the indices of the records it trains on: a list of tensors, or an `Assignment` or
             `Resampled`, which hold many clients in little memory.
         validation: indices of the records of all clients that are kept out of training to choose the best round by.
         local_test: for each client, the indices of the records its personal model is measured on; empty where none are
             kept.
         test_x, test_y: the public test set, like x and y.
-        classes: number of labels.
+        classes: number of labels, or of the outputs that a model needs for other targets.
         mean, std: per channel; inputs are (x / 255 - mean) / std for uint8 and (x - mean) / std for float32.
         local_test_from: the records to which local_test's indices point: "own", records of x kept out of training, or
             "test", records of the public test set with labels like the client's.
         features_of: the federation of which this one holds features instead of records, or None.
         most_validated: the most validation records that any client has; None where they are no client's.
+        label_names: what the data call each class; empty where classes are only numbered.
+        client_names: what the data call each client; empty where clients are only numbered.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Federation:
     local_test_from: Literal["own", "test"] = "own"
     features_of: "Federation | None" = None
     most_validated: int | None = None
+    label_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
     @property
     def origin(self) -> "Federation":
@@ -60,13 +65,21 @@ class Federation:
         held = f"{int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else "no"
         return (
             f"<Federation {self.name}: {self.clients:,} clients with {held} training records of shape {self.shape}, "
-            f"{self.classes} classes, {len(self.test_y):,} test records>"
+            f"{targets_in_words(self.y, self.classes)}, {len(self.test_y):,} test records>"
         )
+
+    def _repr_html_(self) -> str:
+        sizes = sorted(self.sizes.tolist(), reverse=True)
+        return as_html(repr(self), sizes, "training records of each client, most first")
 
     @property
     def clients(self) -> int:
         """N, the number of clients."""
         return len(self.train)
+
+    def name_of(self, client: int) -> str:
+        """The natural id of a client, or its number where it has none."""
+        return self.client_names[client] if self.client_names else str(client)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,12 +1,17 @@
-"""Partitions of records over clients: even, by label shards, by Dirichlet proportions of labels, natural, pooled."""
+"""Partitions of records over clients: even, by label shards, by Dirichlet proportions, natural, pooled."""
 
 import numpy as np
+import numpy.typing as npt
 
 from fedceo.data.source import Integers
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
 SHARDS_PER_CLIENT = 2
+FITTINGS = 100
+"""Times that label shares are fitted to the records there are; what is left of the misfit is a few records."""
+LEAST_SHARE = 1e-9
+"""A share of zero could not be fitted; this one is of no record."""
 
 
 def assign_records(y: Integers, client: Integers | None, settings: Data, seed: int) -> list[Integers]:
@@ -30,6 +35,8 @@ def assign_records(y: Integers, client: Integers | None, settings: Data, seed: i
         return _shards(y, settings.clients, rng)
     if settings.partition == "dirichlet":
         return _dirichlet(y, settings.clients, settings.alpha, rng)
+    if settings.partition == "dirichlet-equal":
+        return _dirichlet_equal(y, settings.clients, settings.alpha, rng)
     if settings.partition == "pooled":
         return _pooled(client, settings.clients, rng)
     return np.array_split(rng.permutation(len(y)), settings.clients)
@@ -54,14 +61,45 @@ def _dirichlet(y: Integers, clients: int, alpha: float, rng: np.random.Generator
     for label in np.unique(y):
         records = rng.permutation(np.flatnonzero(y == label))
         ends = np.cumsum(rng.dirichlet(np.full(clients, alpha)))
-        if not np.isclose(ends[-1], 1.0):  # the sum over- or underflowed
-            raise UsageError(f"data.alpha: {alpha:g} is too extreme to draw from a Dirichlet distribution")
+        _check_drawn(ends[-1:], alpha)
         ranks = (np.arange(len(records)) + 0.5) / len(records)
         owner[records] = np.searchsorted(ends[:-1], ranks)
     empty = np.setdiff1d(np.arange(clients), owner)
     spare = np.setdiff1d(np.arange(len(y)), np.unique(owner, return_index=True)[1])  # each giver keeps one
     owner[rng.choice(spare, len(empty), replace=False)] = empty
     return _group(owner)
+
+
+def _dirichlet_equal(y: Integers, clients: int, alpha: float, rng: np.random.Generator) -> list[Integers]:
+    """Each client's label shares are a draw from a symmetric Dirichlet over the labels; all clients have one size.
+
+    The shares are fitted to both, the records of each label and those of each client, by scaling rows and columns in
+    turn (iterative proportional fitting), which treats all clients alike.
+    """
+    labels, number = np.unique(y, return_inverse=True)
+    shares = rng.dirichlet(np.full(len(labels), alpha), clients)
+    _check_drawn(shares.sum(1), alpha)
+    shares = np.maximum(shares, LEAST_SHARE)
+    sizes = np.diff(np.linspace(0, len(y), clients + 1).astype(int))
+    for _ in range(FITTINGS):
+        shares *= np.bincount(number) / shares.sum(0)
+        shares *= (sizes / shares.sum(1))[:, None]
+    owner = np.empty(len(y), np.int64)
+    for label, parts in enumerate(shares.T):
+        records = rng.permutation(np.flatnonzero(number == label))
+        ends = np.cumsum(parts) / parts.sum()
+        owner[records] = np.searchsorted(ends[:-1], (np.arange(len(records)) + 0.5) / len(records))
+    held = np.bincount(owner, minlength=clients)
+    surplus = [rng.permutation(np.flatnonzero(owner == k))[: held[k] - sizes[k]] for k in np.flatnonzero(held > sizes)]
+    wanting = np.repeat(np.arange(clients), np.maximum(sizes - held, 0))
+    if len(wanting):
+        owner[np.concatenate(surplus)] = rng.permutation(wanting)
+    return _group(owner)
+
+
+def _check_drawn(sums: npt.NDArray[np.float64], alpha: float) -> None:
+    if not np.allclose(sums, 1.0):  # they over- or underflowed
+        raise UsageError(f"data.alpha: {alpha:g} is too extreme to draw from a Dirichlet distribution")
 
 
 def _pooled(client: Integers | None, clients: int, rng: np.random.Generator) -> list[Integers]:

@@ -1,5 +1,6 @@
 """A picture of a partition: how many training records of each label every client holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,14 @@ COLOURS = (
 )
 """Paul Tol's muted scheme, distinct to colour-blind eyes."""
 MOST_BARS = 60
+MOST_NAMED = 40
+"""Clients whose names there is room for below their bars; more are numbered."""
 
 
 def label_counts(federation: Federation) -> Tensor:
-    """(clients, classes) numbers of training records of each client with each label."""
+    """(clients, classes) numbers of training records of each client with each label; (clients, 1) without labels."""
+    if federation.y.ndim > 1:
+        return federation.sizes[:, None]
     return torch.stack([federation.y[indices].bincount(minlength=federation.classes) for indices in federation.train])
 
 
@@ -55,18 +60,24 @@ def partition_figure(federation: Federation) -> "Figure":
     counts = label_counts(federation)
     figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    if federation.clients <= MOST_BARS and federation.classes <= len(COLOURS):
-        _bars(axes, counts)
+    names = federation.label_names or tuple(map(str, range(federation.classes)))
+    if federation.y.ndim > 1:
+        names = ("any",)
+    if federation.clients <= MOST_BARS and counts.shape[1] <= len(COLOURS):
+        _bars(axes, counts, names)
     else:
-        _heat_map(axes, counts)
+        _heat_map(axes, counts, names)
     axes.set_xlabel("client")
     title = f"{federation.name}: {int(counts.sum()):,} training records of {federation.clients} clients"
     axes.set_title(title, parse_math=False)  # a data set's name may have dollars
-    axes.locator_params("x", integer=True)  # clients have whole numbers
+    if federation.client_names and federation.clients <= MOST_NAMED:
+        axes.set_xticks(range(federation.clients), federation.client_names, rotation=90, parse_math=False)
+    else:
+        axes.locator_params("x", integer=True)  # clients have whole numbers
     return figure
 
 
-def _bars(axes: "Axes", counts: Tensor) -> None:
+def _bars(axes: "Axes", counts: Tensor, names: Sequence[str]) -> None:
     clients, classes = counts.shape
     below = torch.zeros(clients, dtype=counts.dtype)
     for label in range(classes):
@@ -77,7 +88,7 @@ def _bars(axes: "Axes", counts: Tensor) -> None:
             color=COLOURS[label],
             edgecolor="white",
             linewidth=0.4,
-            label=str(label),
+            label=names[label],
         )
         below = below + counts[:, label]
     axes.set_ylabel("training records")
@@ -88,7 +99,7 @@ def _bars(axes: "Axes", counts: Tensor) -> None:
     axes.figure.legend(handles[::-1], labels[::-1], title="label", loc="outside right center", frameon=False)
 
 
-def _heat_map(axes: "Axes", counts: Tensor) -> None:
+def _heat_map(axes: "Axes", counts: Tensor, names: Sequence[str]) -> None:
     from matplotlib.colors import PowerNorm
 
     held = np.ma.masked_equal(counts.T.numpy(), 0)  # zero stays white: it must not look like a few
@@ -97,4 +108,4 @@ def _heat_map(axes: "Axes", counts: Tensor) -> None:
     axes.figure.colorbar(image, ax=axes, label="training records (white: none)")
     axes.set_ylabel("label")
     if counts.shape[1] <= 30:
-        axes.set_yticks(range(counts.shape[1]))
+        axes.set_yticks(range(counts.shape[1]), names, parse_math=False)

@@ -86,7 +86,9 @@ class Node:
         )
         like = parameters_of(training.model)
         start = repeat(_start(message, like), 1)
-        method = make_method(self.experiment, like, make_mechanism(self.experiment, 0.0, SYSTEM))
+        clients = self.experiment.data.clients
+        assert clients is not None
+        method = make_method(self.experiment, like, make_mechanism(self.experiment, 0.0, SYSTEM), clients)
         trainer = make_trainer(training, choose_engine(training, self.experiment.train.engine))
         passes: list[Weights] = [start]
         for work in method.phases(local_work(self.experiment.train, round_)):

@@ -33,8 +33,10 @@ def own_records(
         x: (records, ...), uint8 pixels, float32 values or int32 tokens.
         y: (records,) labels from 0 to classes - 1.
         client: the number of the node, from 0 to clients - 1.
-        test_x, test_y: test records of the node; the accuracy on them never leaves the node.
-        mean, std: per channel, the same on every node.
+        test_x: test records of the node; the accuracy on them never leaves the node.
+        test_y: their labels.
+        mean: per channel, the same on every node.
+        std: likewise.
     """
     if not 0 <= client < clients:
         raise UsageError(f"partition-id: {client}, expected 0 to {clients - 1}, one for each of data.clients")

@@ -92,7 +92,7 @@ class MethodStrategy(Strategy):
         sizes = [1] * public.clients
         self.noise_multiplier = solve_noise(experiment, sizes)
         self.mechanism = make_mechanism(experiment, self.noise_multiplier, cohorts)
-        self.method = make_method(experiment, weights, self.mechanism)
+        self.method = make_method(experiment, weights, self.mechanism, public.clients)
         self.tests = UploadTests(self.mechanism, self.model, self.federation, weights)
         plan, limit = privacy_plan(experiment, sizes, self.noise_multiplier), experiment.privacy.max_epsilon
         self.budget = None if limit is None else Budget(limit, experiment.privacy.observer, plan)

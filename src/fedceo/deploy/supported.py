@@ -23,6 +23,10 @@ def check_supported(experiment: Experiment) -> None:
         raise UsageError('privacy.clipping: "adaptive", expected "flat" or "per_layer": nodes send no counts')
     if method.refused_on_nodes is not None:
         raise UsageError(f'method.name: "{method.name}" {method.refused_on_nodes}')
+    if not experiment.task.is_standard:
+        raise UsageError(
+            f'task: "{experiment.task.name}", expected to be left out: a server tests uploads by the loss of labels'
+        )
     if experiment.cohort.dropout:
         raise UsageError(
             f"cohort.dropout: {experiment.cohort.dropout:g}, expected 0: it simulates absence, and nodes are absent "

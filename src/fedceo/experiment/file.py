@@ -22,6 +22,7 @@ from fedceo.experiment.grid import Grid, read_grid
 from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
 from fedceo.experiment.registry import MECHANISMS
 from fedceo.experiment.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy, Record, Release, Train
+from fedceo.experiment.task_table import Task
 
 LOG = logging.getLogger(__name__)
 ENCODING = "utf-8-sig"
@@ -39,6 +40,7 @@ class Experiment(Section):
     note: str | None = None
     """A remark for tables, such as how the settings were chosen; `fedceo tune` writes one."""
     data: Data
+    task: Task = Task()
     model: Model = Model()
     cohort: Cohort = Cohort()
     train: Train = Train()
@@ -73,11 +75,39 @@ class Experiment(Section):
                 f'train.schedule "{self.train.schedule}" is of local steps, and method "{self.method.name}" sends one '
                 "gradient, whose step is train.server_learning_rate"
             )
+        self._check_optimizer()
+        self._check_task()
         self._check_aggregation()
         self._check_average()
         self.mechanism.check(self)
         self.method.check(self)
         return self
+
+    def _check_optimizer(self) -> None:
+        """Raises ValueError, in one line, where the client's optimiser has nothing to do or two kinds of momentum."""
+        train = self.train
+        if train.momentum and train.optimizer != "sgd":
+            raise ValueError(f'train.momentum: {train.momentum:g} is of optimizer "sgd", not of "{train.optimizer}"')
+        if self.method.steps_at_server and (train.optimizer != "sgd" or train.weight_decay):
+            raise ValueError(
+                f'train.optimizer and train.weight_decay are of local steps, and method "{self.method.name}" sends one '
+                "gradient"
+            )
+
+    def _check_task(self) -> None:
+        """Raises ValueError, in one line, where something needs one label a record and the task has none."""
+        if self.task.measures_classes:
+            return
+        by_class = {
+            "evaluation.choose_by": "personal" if self.evaluation.choose_by == "personal" else None,
+            "record.every": self.record.every,
+            "data.local_test_from": "test" if self.data.local_test_from == "test" else None,
+        }
+        for field, value in by_class.items():
+            if value is not None:
+                raise ValueError(
+                    f"{field}: {value!r} goes by the accuracy on each class, which this [task] does not have"
+                )
 
     def _check_aggregation(self) -> None:
         """Raises ValueError, in one line, where there is nothing of which to take a robust aggregate."""
@@ -102,8 +132,13 @@ class Experiment(Section):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without [release] where nothing is averaged: checkpoints are known by this text, and older ones must stay."""
+        """Without [release] where nothing is averaged, and without [task] where it is what it always was.
+
+        Checkpoints are known by this text, and older ones must stay.
+        """
         table: dict[str, Any] = written(self)
+        if self.task.is_standard:
+            table.pop("task", None)
         if self.release.average == "none":
             table.pop("release", None)
         return table

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OWN = "module:Class"
 """The name under which methods of users are registered, all together."""
 RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+ADAM_RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03]
 SERVER_RATES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 CLIPS = [0.03, 0.1, 0.3, 1.0, 3.0]
 SERVER_OPTIMIZERS = ["sgd", "momentum"]
@@ -39,6 +40,12 @@ class MethodSettings(Section):
         name: str  # a field of every method's settings, but not of a user's own, which the file names
 
     later_fields: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str] = ""
+    """The name by which tables and figures call the method; left empty: the name in experiment files."""
+
+    def titled(self, experiment: Experiment) -> str:
+        """The method's name in tables and figures about an experiment, whose noise may give it another one."""
+        return self.title or self.name
 
     def check(self, experiment: Experiment) -> None:
         """Raises ValueError, in one line, where the method does not fit the rest of the experiment."""
@@ -92,7 +99,12 @@ class MethodSettings(Section):
 
     @property
     def keeps_parts(self) -> bool:
-        """Whether a part of the model stays with each client, so that uploads are not whole models."""
+        """Whether something stays with each client on which its next update depends: a part of the model, a memory."""
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether what a round does depends on how many are left, so that a finished run cannot be given more."""
         return False
 
     @property
@@ -101,7 +113,7 @@ class MethodSettings(Section):
         if not self.keeps_parts:
             return None
         return (
-            "keeps a part of the model on each client, and a node that restarts forgets its part; expected a method "
+            "keeps something on each client, and a node that restarts forgets what it kept; expected a method "
             "that needs nothing but uploads"
         )
 
@@ -119,7 +131,8 @@ class MethodSettings(Section):
         if self.steps_at_server:
             space |= {"train.server_learning_rate": SERVER_RATES}
         else:
-            space |= {"train.server_learning_rate": SERVER_STEPS, "train.learning_rate": RATES}
+            rates = RATES if experiment.train.optimizer == "sgd" else ADAM_RATES
+            space |= {"train.server_learning_rate": SERVER_STEPS, "train.learning_rate": rates}
         return space | ({"privacy.clip": CLIPS} if experiment.mechanism.adds_noise else {})
 
 

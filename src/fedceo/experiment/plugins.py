@@ -63,12 +63,14 @@ def _place(name: str, error: BaseException) -> str:
 
 
 @cache
-def digest_of_code(kind: type) -> str:
-    """SHA-256 of the code of the modules that a class and its bases are in, without comments, as first read.
+def digest_of_code(kind: Callable[..., Any]) -> str:
+    """SHA-256 of the code of the modules that a function, or a class and its bases, are in, as first read.
+
+    Comments do not count.
 
     It is empty where the source of one of them cannot be had.
     """
-    modules = dict.fromkeys(base.__module__ for base in kind.__mro__)
+    modules = dict.fromkeys(each.__module__ for each in getattr(kind, "__mro__", (kind,)))
     digest = hashlib.sha256()
     for module in modules:
         if module == "builtins" or module.partition(".")[0] == "fedceo":

@@ -103,3 +103,5 @@ METHODS: Registry[Any] = Registry("method", "fedceo.methods")
 """The classes of `fedceo.methods`; they are looked up here so that an experiment file can be read without them."""
 MECHANISMS: Registry[Any] = Registry("mechanism", "fedceo.mechanisms")
 """The classes of `fedceo.mechanisms`, likewise."""
+TASKS: Registry[Any] = Registry("task", "fedceo.tasks")
+"""The classes of `fedceo.tasks`, likewise."""

@@ -21,15 +21,18 @@ class Data(Section):
     """A registered data set (`fedceo data list`) or "hf:owner/name" of the Hugging Face hub; none where `path` is."""
     path: str | None = None
     """A .npz file with x (records, ...), y (records,) and, for partition = "natural", client (records,); its test_x and
-    test_y are the public test set or, without them, a fixed fifth of the records."""
+    test_y are the public test set or, without them, a fixed fifth of the records. Or a table, .csv, .csv.gz or
+    .parquet, whose columns are named below."""
     root: str | None = None
     """The folder that holds downloaded data sets; left out: the environment variable FEDCEO_DATA."""
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
-    partition: Literal["iid", "shards", "dirichlet", "natural", "pooled", "resampled"] = "iid"
-    """The assignment of records to clients. iid: evenly at random. shards: two label shards each. dirichlet: labels in
-    Dirichlet proportions. natural: as the data say. pooled: every natural client with all its records goes to one of N.
-    resampled: each client draws `records` of them, and several may hold the same one, for any number of clients."""
+    partition: Literal["iid", "shards", "dirichlet", "dirichlet-equal", "natural", "pooled", "resampled"] = "iid"
+    """The assignment of records to clients. iid: evenly at random. shards: two label shards each. dirichlet: each
+    label's records in Dirichlet proportions over the clients, who then differ in size. dirichlet-equal: each client's
+    labels in Dirichlet proportions, all clients of one size. natural: as the data say. pooled: every natural client
+    with all its records goes to one of N. resampled: each client draws `records` of them, and several may hold the same
+    one, for any number of clients."""
     min_records: Count | None = None
     """Natural clients with fewer records are left out, before anything else."""
     records: Count | None = None
@@ -46,7 +49,18 @@ class Data(Section):
     image_column: str | None = None
     """The column of images in a data set of the Hugging Face hub (name = "hf:owner/name"); left out: guessed."""
     label_column: str | None = None
-    """The column of its labels; left out: guessed."""
+    """The column of its labels, left out: guessed; or that of a table at `path`, words or whole numbers."""
+    client_column: str | None = None
+    """The column of a table that names the natural client of each record."""
+    feature_columns: list[str] | None = None
+    """The columns of a table that hold the numbers of a record; left out: all but those named here."""
+    target_columns: list[str] | None = None
+    """In the place of label_column: the columns of a table with the numbers to predict (regression), or with a 0 or 1
+    for each label (multi-label)."""
+    text_column: str | None = None
+    """The column of a table with texts, for task "next-token": pieces of text_length characters are the records."""
+    text_length: Count | None = None
+    """Characters of a record, with text_column; left out: 64."""
 
     @field_validator("path", "root")
     @classmethod
@@ -70,6 +84,13 @@ class Data(Section):
     def _one_source(self) -> Self:
         if (self.name is None) == (self.path is None):
             raise ValueError("exactly one of name and path is needed")
+        of_tables = (self.client_column, self.feature_columns, self.target_columns, self.text_column, self.text_length)
+        if self.path is None and any(of_tables):
+            raise ValueError("client_column, feature_columns, target_columns and text_column are of a table at path")
+        if sum(map(bool, (self.label_column, self.target_columns, self.text_column))) > 1:
+            raise ValueError("only one of label_column, target_columns and text_column says what is learnt")
+        if self.text_column is None and self.text_length is not None:
+            raise ValueError("text_length belongs to text_column")
         if self.validation + self.local_test >= 1:
             raise ValueError("validation and local_test together must leave records to train on")
         if (self.partition == "resampled") != (self.records is not None):
@@ -85,6 +106,8 @@ class Model(Section):
     record, classes); the module lies in the working directory or is installed."""
     hidden: Count | None = None
     """scattering: units of a hidden layer between features and logits; left out: none, a linear model."""
+    standardised: bool | None = None
+    """scattering: true: features have mean 0 and equal deviations on random images, which follow from no data."""
     activation: Literal["relu", "tanh"] | None = None
     """small-cnn: the function after each convolution; left out: relu."""
     norm: Literal["none", "group"] | None = None
@@ -109,8 +132,7 @@ class Cohort(Section):
     the clients into `groups`, and group t mod g is in round t, each of its clients with probability K g/N; all of them
     where K is a group's size. For mechanism central, and for none."""
     groups: Count | None = None
-    """cyclic: g, the least distance of two rounds of a client. Left out: privacy.bands where noise is banded, else N/K,
-    rounded down."""
+    """cyclic: g, the least distance of a client's rounds; left out: privacy.bands if noise is banded, or floor(N/K)."""
     dropout: Fraction = 0.0
     """Probability that a client of the cohort does not report, each on its own."""
 
@@ -138,11 +160,16 @@ class Train(Section):
     batch_size: Count = 64
     """B, records of a local step."""
     learning_rate: Positive = 0.1
-    """eta, the learning rate of the client's SGD."""
+    """eta, the learning rate of the client's optimiser."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The course of eta over the rounds; linear and cosine fall to a hundredth of it in the last one."""
     momentum: Fraction = 0.0
     """Momentum of the client's SGD; the buffer starts at zero in every round."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """The client's optimiser; moments start at zero in every round, with betas 0.9 and 0.999. Under mechanism record it
+    is given the noised gradients, which costs no privacy. Rates are then some hundredth of those of sgd."""
+    weight_decay: NotNegative = 0.0
+    """lambda; lambda w is added to every gradient or, with adamw, eta lambda w is taken off the weights beside it."""
     proximal: NotNegative = 0.0
     """mu of a term mu (w - w_start) in every gradient of any method, as in FedProx."""
     server_learning_rate: Positive = 1.0
@@ -177,8 +204,9 @@ class Train(Section):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the mean: noise and checkpoints follow from this text, and runs older than the choice must stay."""
-        return _without(written(self), "aggregation", not self.is_robust)
+        """Without what is as it always was: noise and checkpoints follow from this text, and older runs must stay."""
+        standard = {"aggregation": "mean", "optimizer": "sgd", "weight_decay": 0.0}
+        return {name: value for name, value in written(self).items() if name not in standard or value != standard[name]}
 
 
 def _without(table: dict[str, Any], field: str, is_left_out: bool) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Federated methods, one file each; `base.py` is the seam they share, `hosted.py` how to bring one of your own."""
+"""Federated methods, one file each; `base.py` is the seam they share, `own.py` how to bring one of your own."""
 
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, make_method, register
-from fedceo.methods.hosted import OwnMethod
+from fedceo.methods.own import OwnMethod
 
 __all__ = [
     "Mean",

@@ -118,6 +118,9 @@ class Setup:
         weights: the model that all clients begin with.
         clip: C.
         noise: standard deviation of the noise in an entry of an upload; None where there is no user-level noise.
+        training_noise: that which a round of plain local training leaves in an entry of an upload under record privacy;
+            None elsewhere.
+        clients: N.
         server: the optimiser between the mean update and the model.
         server_learning_rate: train.server_learning_rate.
         rounds: T.
@@ -128,6 +131,8 @@ class Setup:
     weights: Weights = field(default_factory=dict)
     clip: float = 1.0
     noise: float | None = None
+    training_noise: float | None = None
+    clients: int = 1
     server: Server = field(default_factory=Server)
     server_learning_rate: float = 1.0
     rounds: int = 1
@@ -142,13 +147,10 @@ class Method:
         Settings: the class of its [method] table, whose `name` has the method's name as default.
         needs_stack: whether `aggregate` must see each client's upload, or only their mean (or what train.aggregation
             puts in its place).
-        pulls_to_global: whether the terms of local training that look back at a model look at the global one, not at
-            each client's start.
     """
 
     Settings: ClassVar[type[MethodSettings]]
     needs_stack: bool = False
-    pulls_to_global: ClassVar[bool] = False
 
     def __init__(self, settings: Any = None, setup: Setup | None = None) -> None:
         """settings: an object of the class Settings; left out, its defaults."""
@@ -184,6 +186,10 @@ class Method:
     def phase_start(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Weights:
         """The models that the next phase starts from; passes: the models at the start and after each phase so far."""
         return passes[-1]
+
+    def for_cohort(self, work: Work, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Work:
+        """The next phase with whatever of it differs by client or round: `anchor`, `shift`; passes: as phase_start."""
+        return work
 
     def stays_home(self, round_: int) -> bool:
         """Whether clients send nothing in the round and keep the models that they train."""
@@ -238,19 +244,30 @@ def register(kind: Kind) -> Kind:
     return METHODS.register(str(field.default), " ".join(str(field.description).split()))(kind)
 
 
-def make_method(experiment: Experiment, weights: Weights, mechanism: Mechanism, smooth: Smooth | None = None) -> Method:
+def make_method(
+    experiment: Experiment,
+    weights: Weights,
+    mechanism: Mechanism,
+    clients: int,
+    smooth: Smooth | None = None,
+    training_noise: float | None = None,
+) -> Method:
     """The method that an experiment's [method] table names.
 
     Args:
         weights: the model that all begin with.
         mechanism: gives the clip and the noise in an entry of an upload.
+        clients: N.
         smooth: does the truncated t-SVD in other processes.
+        training_noise: that of `Setup`.
     """
     settings, train = experiment.method, experiment.train
     setup = Setup(
         weights=weights,
         clip=mechanism.clip,
         noise=mechanism.upload_noise,
+        training_noise=training_noise,
+        clients=clients,
         server=Server(train.server_optimizer, mechanism.step),
         server_learning_rate=train.server_learning_rate,
         rounds=train.rounds,

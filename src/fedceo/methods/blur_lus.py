@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.experiment.base import Fraction, NotNegative
 from fedceo.lazy import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlurLusSettings(MethodSettings):
+    title: ClassVar[str] = "BLUR + LUS"
     name: Literal["blur-lus"] = "blur-lus"
     """Cheng et al. 2022: local updates are kept inside the clip while training (BLUR) and made sparse (LUS)."""
     strength: NotNegative = 0.1

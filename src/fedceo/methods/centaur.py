@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from fedceo.errors import UsageError
 from fedceo.experiment.base import Count, Positive
 from fedceo.lazy import torch
-from fedceo.mechanisms.uploads import Contribution, Uploads
-from fedceo.methods.base import Method, MethodSettings, Setup, State, Statistics, register
-from fedceo.methods.heads import check_head, check_shared_layers, kept_parts
-from fedceo.tensors.weights import Weights, last_layer, repeat
+from fedceo.mechanisms.uploads import Uploads
+from fedceo.methods.base import MethodSettings, State, Statistics, register
+from fedceo.methods.fedrep import FedRep
+from fedceo.tensors.weights import repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 class CentaurSettings(MethodSettings):
+    title: ClassVar[str] = "CENTAUR"
     name: Literal["centaur"] = "centaur"
     """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
     head_epochs: Annotated[int, Field(ge=0, strict=True)] = 15
@@ -61,52 +62,30 @@ class CentaurSettings(MethodSettings):
 
 
 @register
-class Centaur(Method):
-    """The client's own last layer is fitted to frozen features, then the features to that layer."""
+class Centaur(FedRep):
+    """FedRep whose last layers may begin anew in every round or not exist, and whose first layer may be found first."""
 
     Settings = CentaurSettings
 
-    def __init__(self, settings: CentaurSettings | None = None, setup: Setup | None = None) -> None:
-        super().__init__(settings, setup)
-        weights = self.setup.weights
-        self.head = frozenset(last_layer(weights) if self.settings.personal == "head" else ())
-        self.body = frozenset(weights) - self.head
-
     def check(self, classes: int, takes_tokens: bool) -> None:
-        name, weights = self.settings.name, self.setup.weights
-        if self.settings.keeps_heads:
-            check_shared_layers(name, weights)
-        check_head(name, weights, classes)
-        if self.settings.initialisation == "power" and (next(iter(weights.values())).ndim != 2 or takes_tokens):
+        super().check(classes, takes_tokens)
+        first = next(iter(self.setup.weights.values()))
+        if self.settings.initialisation == "power" and (first.ndim != 2 or takes_tokens):
             raise UsageError('method.initialisation: "power" needs a model whose first layer is linear')
 
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
-        kept = state.personal if self.settings.persist_heads else {}
-        return repeat(state.weights, len(clients)) | kept_parts(state, clients, self.head, kept)
+        if self.settings.persist_heads:
+            return super().starts(state, clients, round_)
+        return repeat(state.weights, len(clients))
 
     def statistics(self, round_: int) -> Statistics | None:
         powers = self.settings.initialisation == "power" and round_ <= self.settings.power_rounds
         return power_step if powers else None
 
-    def personal_clients(self, state: State) -> Sequence[int] | None:
-        return sorted(state.personal) if self.head else None
-
-    def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
-        return repeat(state.weights, len(clients)) | kept_parts(state, clients, self.head, state.personal)
-
-    def global_model(self, state: State) -> Weights:
-        """The shared layers under the mean of the clients' last layers: for comparison, since nobody has it."""
-        if not state.personal:
-            return state.weights
-        heads = [state.personal[client] for client in sorted(state.personal)]  # so that a resumed run adds up the same
-        return {**state.weights, **{name: torch.stack([h[name] for h in heads]).mean(0) for name in heads[0]}}
-
     def phases(self, work: Work) -> Sequence[Work]:
-        body = replace(work, only=self.body) if self.head else work
-        if not self.settings.head_epochs or not self.head:
-            return (body,)
-        epochs, rate = self.settings.head_epochs, self.settings.head_learning_rate or work.learning_rate
-        return replace(work, epochs=epochs, learning_rate=rate, only=self.head, proximal=0.0), replace(body, phase=1)
+        if not self.head:
+            return (work,)
+        return super().phases(work) if self.settings.head_epochs else (replace(work, only=self.body),)
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         if self.statistics(round_) is None:
@@ -117,13 +96,6 @@ class Centaur(Method):
         rows = state.weights[name].clone()
         rows[: len(basis)] = size * basis
         return replace(state, weights={**state.weights, name: rows}), {"initialisation": True}
-
-    def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
-        return Contribution(
-            start={name: w for name, w in passes[0].items() if name not in self.head},
-            trained={name: w for name, w in passes[-1].items() if name not in self.head},
-            personal={name: w for name, w in passes[-1].items() if name in self.head},
-        )
 
 
 def power_step(state: State, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:

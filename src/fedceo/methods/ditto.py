@@ -11,7 +11,7 @@ from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Contribution
 from fedceo.methods.base import Method, MethodSettings, State, register
 from fedceo.methods.mr_mtl import PULLS
-from fedceo.tensors.weights import Weights
+from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 class DittoSettings(MethodSettings):
+    title: ClassVar[str] = "Ditto"
     name: Literal["ditto"] = "ditto"
     """Li et al. 2021: FedAvg, and beside it a model of each client's own that (lambda/2) |v_k - w|^2 pulls to the
     global one; under record privacy both trainings are counted."""
@@ -42,13 +43,15 @@ class Ditto(Method):
     """A round's second phase goes on with the client's own model, which never leaves it, beside the global one."""
 
     Settings = DittoSettings
-    pulls_to_global: ClassVar[bool] = True
 
     def phases(self, work: Work) -> Sequence[Work]:
         return work, replace(work, proximal=self.settings.strength, phase=1)
 
     def phase_start(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Weights:
         return passes[0] if len(passes) == 1 else state.models_of(clients)
+
+    def for_cohort(self, work: Work, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Work:
+        return replace(work, anchor=repeat(state.weights, len(clients)))
 
     def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
         return Contribution(passes[0], passes[1], personal=passes[2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.experiment.base import NotNegative
 from fedceo.lazy import torch
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 class DPFedLSSettings(MethodSettings):
+    title: ClassVar[str] = "DP-Fed-LS"
     name: Literal["dp-fed-ls"] = "dp-fed-ls"
     """Liang et al. 2020: the mean update is smoothed along its entries, (I + c L)^-1 with the Laplacian of a ring."""
     coefficient: NotNegative = 1.0

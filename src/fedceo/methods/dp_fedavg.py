@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedceo.methods.base import Method, MethodSettings, register
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 class DPFedAvgSettings(MethodSettings):
+    title: ClassVar[str] = "DP-FedAvg"
     name: Literal["dp-fedavg"] = "dp-fedavg"
     """McMahan et al. 2018: after every local step the model is projected back to within the clip of its start."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.experiment.base import NotNegative
 from fedceo.methods.base import Method, MethodSettings, register
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 class DPFedSAMSettings(MethodSettings):
+    title: ClassVar[str] = "DP-FedSAM"
     name: Literal["dp-fedsam"] = "dp-fedsam"
     """Shi et al. 2023: clients follow the gradient at the worst point nearby (sharpness-aware minimisation). Under
     record privacy the way there is that of the step before, which is noised already."""

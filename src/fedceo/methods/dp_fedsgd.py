@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedceo.methods.base import Method, MethodSettings, register
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 class DPFedSGDSettings(MethodSettings):
+    title: ClassVar[str] = "DP-FedSGD"
     name: Literal["dp-fedsgd"] = "dp-fedsgd"
     """McMahan et al. 2018: each client sends one clipped gradient; train.server_learning_rate is the step."""
     batch: Literal["minibatch", "full"] = "minibatch"

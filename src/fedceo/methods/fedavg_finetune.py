@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.experiment.base import Count
 from fedceo.lazy import torch
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 class FedAvgFinetuneSettings(MethodSettings):
+    title: ClassVar[str] = "FedAvg, fine-tuned"
     name: Literal["fedavg-finetune"] = "fedavg-finetune"
     """FedAvg whose last rounds are spent at home: each client goes on alone from the global model and sends nothing."""
     home_rounds: Count = 5
@@ -22,6 +23,10 @@ class FedAvgFinetuneSettings(MethodSettings):
 
     @property
     def keeps_parts(self) -> bool:
+        return True
+
+    @property
+    def looks_ahead(self) -> bool:
         return True
 
     @property

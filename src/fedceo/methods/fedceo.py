@@ -12,7 +12,7 @@ each client's deviation from it: "damp" makes deviations smaller, "spare-mean" s
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -24,6 +24,7 @@ from fedceo.experiment.base import Count, Positive
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State, register
+from fedceo.methods.memory import averaged_uploads, last_uploads, resubmitted
 from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ STRENGTHS: dict[float, list[Any]] = {
 
 
 class FedCEOSettings(MethodSettings):
+    title: ClassVar[str] = "FedCEO"
     name: Literal["fedceo"] = "fedceo"
     """The truncated t-SVD over the stacked models every `interval` rounds."""
     strength: Positive = 0.6
@@ -48,7 +50,8 @@ class FedCEOSettings(MethodSettings):
     """vartheta, the growth of the threshold from one smoothing to the next."""
     threshold: Literal["scheduled", "noise"] = "scheduled"
     """scheduled: as above, the paper's. noise: kappa s sqrt(K) (sqrt(d) + sqrt(h)) for a layer of d x h entries, where
-    s is the known standard deviation of the noise in an upload: what noise alone would reach."""
+    s is the known standard deviation of the noise in an upload, under record privacy that of a round's local training:
+    what noise alone would reach."""
     kappa: Positive = 1.0
     """Factor of the threshold "noise"."""
     filter: Literal["threshold", "damp", "spare-mean"] = "threshold"
@@ -57,9 +60,11 @@ class FedCEOSettings(MethodSettings):
     the threshold. Every client of the stack has the model that the filter makes of its own."""
     alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.5
     """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated"."""
-    memory: Literal["cohort", "all"] = "cohort"
-    """The uploads that are smoothed together: those of the round, or the last upload of every client so far, so that
-    everybody who was ever seen has a personal model. The mean at a smoothing is that of the uploads smoothed."""
+    memory: Literal["cohort", "all", "mean"] = "cohort"
+    """The uploads that are smoothed together. cohort: those of the round. all: the last upload of every client so far,
+    so that everybody who was ever seen has a personal model; the mean at a smoothing is that of the uploads smoothed.
+    mean: for every client so far the mean of the round plus the mean of the client's deviations in all its rounds, in
+    which noise averages out; with restart "mean", so that a deviation is of one round of training."""
     interval: Count = 10
     """I, rounds between smoothings."""
     restart: Literal["own", "interpolated", "mean", "slot", "stored"] = "own"
@@ -79,13 +84,13 @@ class FedCEOSettings(MethodSettings):
     @property
     def has_personal_models(self) -> bool:
         """Whether clients are handed models that are made from single uploads."""
-        return self.restart != "mean" or self.filter != "threshold" or self.memory == "all"
+        return self.restart != "mean" or self.filter != "threshold" or self.memory != "cohort"
 
     @property
     def release(self) -> str:
         if not self.has_personal_models:
             return "average"
-        return "stored" if self.restart == "stored" or self.memory == "all" else "personalised"
+        return "stored" if self.restart == "stored" or self.memory != "cohort" else "personalised"
 
     @property
     def release_interval(self) -> int | None:
@@ -93,8 +98,13 @@ class FedCEOSettings(MethodSettings):
 
     def check(self, experiment: Experiment) -> None:
         mechanism = experiment.mechanism
-        if self.threshold == "noise" and not mechanism.is_user_level:
-            raise ValueError('method.threshold "noise" needs user-level privacy, whose noise in an upload is known')
+        if self.threshold == "noise" and not mechanism.adds_noise:
+            raise ValueError(f'method.threshold "noise": mechanism "{experiment.privacy.mechanism}" adds no noise')
+        if self.threshold == "noise" and mechanism.trains_privately and experiment.train.schedule != "constant":
+            raise ValueError(
+                f'train.schedule: "{experiment.train.schedule}", expected "constant" for method.threshold "noise": '
+                "the noise of an upload follows the learning rate here"
+            )
         if self.threshold == "noise" and experiment.privacy.noise == "banded":
             raise ValueError('method.threshold "noise" is of noise that no other round takes back, not of "banded"')
         if self.memory == "all" and self.restart in ("slot", "stored"):
@@ -102,6 +112,8 @@ class FedCEOSettings(MethodSettings):
                 f'method.restart "{self.restart}" needs method.memory "cohort"; with "all" every client seen has a '
                 'model of its own, from which restart "own" starts'
             )
+        if self.memory == "mean" and self.restart != "mean":
+            raise ValueError(f'method.restart "{self.restart}", expected "mean" with method.memory "mean"')
         if self.unseen == "resubmit" and self.restart != "stored":
             raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
         growth = math.log(self.ratio) * experiment.train.rounds / self.interval
@@ -129,20 +141,21 @@ class FedCEOSettings(MethodSettings):
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
         """The paper's grids; intervals after which there is no smoothing at all are left out."""
 
-        def smoothing(intervals: list[int]) -> list[int]:
-            return [each for each in intervals if each <= experiment.train.rounds]
+        def smoothing(intervals: list[int]) -> dict[str, list[Any]]:
+            found = [each for each in intervals if each <= experiment.train.rounds]
+            return {"method.interval": found} if found else {}
 
         rates = super().search_space(experiment)
         del rates["train.server_optimizer"]  # thresholds are of means, which an optimiser would change
         if self.filter == "damp":
             return rates | {"method.alpha": [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9]}
         if self.threshold == "noise":
-            return rates | {"method.kappa": [0.1, 0.3, 0.5, 1.0], "method.interval": smoothing([10, 15, 20, 30])}
+            return rates | {"method.kappa": [0.1, 0.3, 0.5, 1.0], **smoothing([10, 15, 20, 30])}
         sigma = experiment.privacy.noise_multiplier or 1.5
         return rates | {
             "method.strength": STRENGTHS[min(STRENGTHS, key=lambda known: abs(known - sigma))],
             "method.ratio": [1 + k / 100 for k in range(1, 11)] if self.ratio > 1 else [1.0],
-            "method.interval": smoothing([10, 15, 20, 25, 30]),
+            **smoothing([10, 15, 20, 25, 30]),
         }
 
 
@@ -189,11 +202,11 @@ class FedCEO(Method):
         return sorted(state.personal) or None
 
     def idle(self, state: State) -> State:
-        """Only stored models, and those of a memory of all, outlive the round after a smoothing."""
+        """Only stored models, and those of a memory beyond the cohort, outlive the round after a smoothing."""
         return replace(state, personal=self._stored(state))
 
     def _stored(self, state: State) -> Mapping[int, Weights]:
-        return state.personal if self.settings.restart == "stored" or self.settings.memory == "all" else {}
+        return state.personal if self.settings.release == "stored" else {}
 
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         stored = self._stored(state)
@@ -209,6 +222,9 @@ class FedCEO(Method):
             filtered = last_uploads(state, uploads)
             seen = torch.tensor(filtered.clients, dtype=torch.int64)
             server = {"uploads": dict(filtered.weights), "seen": {"clients": seen}}
+        elif self.settings.memory == "mean":
+            assert isinstance(uploads, Stack)
+            filtered, server = averaged_uploads(state, uploads)
         if not self.smooths(round_):
             return State(uploads.mean(), self._remember(stored, uploads), server), {"smoothed": False}
         has_one_threshold = self._is_scheduled and self.settings.filter != "damp"
@@ -221,7 +237,7 @@ class FedCEO(Method):
         return State(filtered.mean(), self._remember(stored, filtered, always=True), server), about
 
     def smoothed(self, uploads: Weights, round_: int) -> tuple[Weights, dict[str, float]] | None:
-        if not self.smooths(round_) or self.settings.memory == "all":  # which smooths more than these uploads
+        if not self.smooths(round_) or self.settings.memory != "cohort":  # which smooths more than these uploads
             return None
         clients = len(next(iter(uploads.values())))
         folded = tensors.fold(uploads, self.settings.layers) if self.settings.filter != "damp" else {}
@@ -258,8 +274,9 @@ class FedCEO(Method):
         """The threshold of a (d, h, K) tensor; noise alone reaches s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
         if self._is_scheduled:
             return self._scheduled(round_)
-        assert self.setup.noise is not None
-        edge = self.setup.noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
+        noise = self.setup.noise if self.setup.training_noise is None else self.setup.training_noise
+        assert noise is not None
+        edge = noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
         return float(self.settings.kappa * edge)
 
     def _scheduled(self, round_: int) -> float:
@@ -272,25 +289,3 @@ class FedCEO(Method):
         keys = range(len(uploads.clients)) if self.settings.restart == "slot" else uploads.clients
         latest = {key: {name: w[k].clone() for name, w in uploads.weights.items()} for k, key in enumerate(keys)}
         return {**stored, **latest}
-
-
-def resubmitted(uploads: Stack, seen: Collection[int], before: Weights) -> Stack:
-    """Uploads of clients that were never seen give way to the upload before them, the first one's to `before`."""
-    rows = list(range(len(uploads.clients)))
-    for k, client in enumerate(uploads.clients):
-        if client not in seen:
-            rows[k] = rows[k - 1] if k else -1
-    given = {name: torch.cat([w, before[name][None]])[rows] for name, w in uploads.weights.items()}
-    return replace(uploads, weights=given)
-
-
-def last_uploads(state: State, uploads: Stack) -> Stack:
-    """The last upload of every client so far, those of this round included, in ascending client number."""
-    if "uploads" not in state.server:
-        return uploads
-    before = state.server["seen"]["clients"].tolist()
-    rows = {client: row for row, client in enumerate([*before, *uploads.clients])}  # a later row takes the place
-    clients = tuple(sorted(rows))
-    chosen = [rows[client] for client in clients]
-    last = {name: torch.cat([state.server["uploads"][name], w])[chosen] for name, w in uploads.weights.items()}
-    return replace(uploads, weights=last, clients=clients, sizes=uploads.sizes.new_ones(len(clients)))

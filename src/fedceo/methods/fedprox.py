@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.experiment.base import NotNegative
 from fedceo.methods.base import Method, MethodSettings, register
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 class FedProxSettings(MethodSettings):
+    title: ClassVar[str] = "FedProx"
     name: Literal["fedprox"] = "fedprox"
     """Li et al. 2020: (mu/2) |w - w_start|^2 is added to the local loss."""
     mu: NotNegative = 0.01

@@ -1,22 +1,4 @@
-"""A method of the user's own, named in an experiment file as "module:Class".
-
-    class TrimmedMean(OwnMethod):
-        needs_stack = True  # it must see each client's upload
-
-        class Settings(MethodSettings):
-            trim: int = 1
-
-        def aggregate(self, weights, uploads, memory, round_):
-            cut = self.settings.trim
-            return {name: w.sort(0).values[cut : len(w) - cut].mean(0) for name, w in uploads.weights.items()}, {}
-
-It answers two questions and no others: how local training differs from the experiment's, and what the server makes of
-the uploads. Everything else is FedAvg's, so that what leaves a client is the whole model's change since the global one,
-clipped and noised (or trained privately, under record-level privacy) before any code of the user's runs on it, and
-neither records nor models of single clients come near that code in any other way. Hence the epsilon does not rest on a
-word of its author: a method that does not need the stack is given nothing but the mean, so that the rows of averages
-hold for whatever it makes of it; a method that needs single uploads gets only the server's row.
-"""
+"""How a user's own method, an `OwnMethod`, is found, checked and asked behind the seam of all methods."""
 
 from __future__ import annotations
 
@@ -37,57 +19,20 @@ from fedceo.experiment.base import first_mistake, one_line
 from fedceo.experiment.method_table import OWN
 from fedceo.experiment.registry import METHODS
 from fedceo.lazy import torch
-from fedceo.mechanisms.uploads import Stack, Uploads
+from fedceo.mechanisms.uploads import Contribution, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Setup, State
+from fedceo.methods.own import FREE, OwnMethod
+from fedceo.tensors.weights import Weights, repeat, stack
 
 if TYPE_CHECKING:
+    from fedceo.experiment.file import Experiment
     from fedceo.training.work import Work
 
 FIELD = "method.name"
-FREE = ("learning_rate", "momentum", "proximal", "outside", "outside_radius", "radius", "ascent", "only")
-"""Fields of `Work` that a user's own method may change; the others are the experiment's: epsilon counts on them."""
 NUMBER = "a number that is not negative"
 EXPECTED = {"only": "a frozenset of parameters' names, or None", "radius": f"{NUMBER}, or None"}
 KINDS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Types of the tensors that `memory` may hold, which are those that a checkpoint can."""
-
-
-class OwnMethod:
-    """The base class of a user's own method: FedAvg until it answers otherwise.
-
-    Attributes:
-        needs_stack: whether `aggregate` must see each client's upload, a `Stack`, or their mean alone, a `Mean`.
-        settings: the fields of [method] other than `name`, as the inner class Settings knows them.
-        clip: C.
-        noise: standard deviation of the noise in an entry of an upload, None where there is no user-level noise.
-
-    An object is made anew for every question; what is to be remembered belongs into `memory`.
-    """
-
-    needs_stack = False
-    Settings = MethodSettings
-
-    def __init__(self, *, settings: Any, clip: float, noise: float | None) -> None:
-        self.settings, self.clip, self.noise = settings, clip, noise
-
-    def local(self, work: Work) -> Work:
-        """Local training of one round; of `work` the fields in FREE may be replaced (dataclasses.replace)."""
-        return work
-
-    def aggregate(
-        self, weights: dict[str, torch.Tensor], uploads: Uploads, memory: dict[str, torch.Tensor], round_: int
-    ) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
-        """The next global model, name -> (...), and what the round's metrics should say, in JSON's types.
-
-        Args:
-            weights: the global model as it was.
-            uploads: `uploads.mean()`, and with needs_stack `uploads.weights`, name -> (m, ...): the clients' models
-                after local training, privatised.
-            memory: tensors of the method's own by name, empty in the first round; what is in it afterwards is there
-                in the next round, in the order of names, and in checkpoints.
-            round_: counted from 1.
-        """
-        return uploads.mean(), {}
 
 
 class HostedSettings(MethodSettings, extra="allow"):
@@ -105,6 +50,9 @@ class HostedSettings(MethodSettings, extra="allow"):
             except (TypeError, ValueError, AttributeError):
                 raise ValueError(f"{field} is {type(value).__name__}, expected a value that TOML has") from None
         return self
+
+    def titled(self, experiment: Experiment) -> str:
+        return self.name.partition(":")[2]
 
     @property
     def kind(self) -> Any:
@@ -152,6 +100,10 @@ class HostedSettings(MethodSettings, extra="allow"):
         return "stored" if self.kind.needs_stack else "average"
 
     @property
+    def keeps_parts(self) -> bool:
+        return bool(self.kind.keep is not OwnMethod.keep)
+
+    @property
     def refused_on_nodes(self) -> str | None:
         return "is your own, and nodes have the methods of this library alone"
 
@@ -183,7 +135,14 @@ class Hosted(Method):
 
     def make(self) -> OwnMethod:
         """A new object of the user's class."""
-        made: OwnMethod = self._kind(settings=self._given, clip=self.setup.clip, noise=self.setup.noise)
+        setup = self.setup
+        made: OwnMethod = self._kind(
+            settings=self._given,
+            clip=setup.clip,
+            noise=setup.noise,
+            clients=setup.clients,
+            step=setup.server.learning_rate,
+        )
         return made
 
     def phases(self, work: Work) -> Sequence[Work]:
@@ -203,6 +162,41 @@ class Hosted(Method):
             return value is None or (isinstance(value, frozenset) and bool(value) and value <= self.names)
         return (value is None and name == "radius") or (isinstance(value, int | float) and 0 <= value < 1e30)
 
+    def for_cohort(self, work: Work, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Work:
+        if self._kind.shift is OwnMethod.shift or not clients:
+            return work
+        shifts = []
+        for client in clients:
+            found = self._ask("shift", *self._of_client(state, client))
+            shifts.append({name: self._fit("shift", name, found, w) for name, w in state.weights.items()})
+        return replace(work, shift=stack(shifts))
+
+    def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
+        sent = super().contribution(state, clients, passes)
+        if self._kind.keep is OwnMethod.keep or not clients:
+            return sent
+        kept = []
+        for row, client in enumerate(clients):
+            trained = {name: w[row].clone() for name, w in sent.trained.items()}
+            weights, *rest = self._of_client(state, client)
+            found = self._ask("keep", weights, trained, *rest)
+            kept.append({name: self._kept("keep gives", name, tensor) for name, tensor in found.items()})
+        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in kept]
+        if any(each != shapes[0] for each in shapes):
+            raise self._error("keep gives tensors of other names or shapes to some clients than to others")
+        return replace(sent, personal=stack(kept))
+
+    def _of_client(self, state: State, client: int) -> tuple[dict[str, torch.Tensor], ...]:
+        """Copies of all that code of a client may read: the global model, what it kept, the server's memory."""
+        sources: tuple[Weights, ...] = (state.weights, state.personal.get(client, {}), state.server.get("own", {}))
+        return tuple({name: tensor.clone() for name, tensor in source.items()} for source in sources)
+
+    def _ask(self, question: str, *given: dict[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        answer = plugins.call(FIELD, self.name, lambda: getattr(self.make(), question)(*given))
+        if not isinstance(answer, Mapping):
+            raise self._error(f"{question} gives {type(answer).__name__}, expected a dict of tensors")
+        return answer
+
     def aggregate(self, state: State, uploads: Uploads, round_: int) -> tuple[State, dict[str, Any]]:
         memory = {name: tensor.clone() for name, tensor in sorted(state.server.get("own", {}).items())}
         before = {name: w.clone() for name, w in state.weights.items()}
@@ -217,11 +211,11 @@ class Hosted(Method):
             said = json.loads(json.dumps(dict(words), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise self._error(f"what aggregate says for the round's record: {error}") from None
-        after = self.moved(state, {name: self._fit(name, found, w) for name, w in state.weights.items()})
-        kept = {name: self._kept(name, tensor) for name, tensor in memory.items()}
+        after = self.moved(state, {name: self._fit("aggregate", name, found, w) for name, w in state.weights.items()})
+        kept = {name: self._kept("memory has", name, tensor) for name, tensor in memory.items()}
         return replace(after, server={**after.server, "own": kept}), {"own": said}
 
-    def _fit(self, name: str, found: Mapping[str, torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    def _fit(self, who: str, name: str, found: Mapping[str, torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         given = found.get(name)
         if not isinstance(given, torch.Tensor) or given.shape != like.shape or given.is_complex():
             said = (
@@ -229,40 +223,46 @@ class Hosted(Method):
                 if isinstance(given, torch.Tensor)
                 else type(given).__name__
             )
-            hint = "" if self.needs_stack else "; single uploads are for who says needs_stack = True"
-            raise self._error(f"aggregate gives {said} for {name}, expected shape {tuple(like.shape)}{hint}")
+            hint = "" if self.needs_stack or who == "shift" else "; single uploads are for who says needs_stack = True"
+            raise self._error(f"{who} gives {said} for {name}, expected shape {tuple(like.shape)}{hint}")
         fitting = plugins.call(
             FIELD, self.name, lambda: given.detach().to(like.device, like.dtype).clone().contiguous()
         )
         if not bool(fitting.isfinite().all()):
-            raise self._error(f"aggregate gives NaN or Inf for {name}")
+            raise self._error(f"{who} gives NaN or Inf for {name}")
         return fitting
 
-    def _kept(self, name: Any, tensor: Any) -> torch.Tensor:
+    def _kept(self, who: str, name: Any, tensor: Any) -> torch.Tensor:
         if not isinstance(name, str) or not name.isprintable():
-            raise self._error(f"memory has the key {name!r}, expected a name")
+            raise self._error(f"{who} the key {name!r}, expected a name")
         if (
             not isinstance(tensor, torch.Tensor)
             or tensor.layout != torch.strided
             or str(tensor.dtype).removeprefix("torch.") not in KINDS
         ):
             said = f"{tensor.dtype}, {tensor.layout}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise self._error(f"memory[{name!r}] is {said}, expected a tensor of real numbers")
+            raise self._error(f"{who.split()[0]}[{name!r}] is {said}, expected a tensor of real numbers")
         return tensor.detach().clone().contiguous()
 
     def _error(self, words: str) -> UsageError:
         return UsageError(f"{FIELD}: {self.name!r}: {words}")
 
     def try_out(self, work: Work, clients: int) -> None:
-        """Take a round in which every client moved a little at random: a failure shows before anything is written."""
+        """Take two rounds in which clients move a little at random: a failure shows before anything is written."""
         self.phases(work)
         weights, rng = self.setup.weights, torch.Generator().manual_seed(0)
         rows = {
             name: w + 0.01 * torch.randn(clients, *w.shape, generator=rng).to(w.device, w.dtype)
             for name, w in weights.items()
         }
-        stack = Stack(rows, tuple(range(clients)), torch.ones(clients, dtype=torch.float64), 0)
-        self.aggregate(State(dict(weights)), self.visible(stack), 1)
+        everybody = tuple(range(clients))
+        uploads = Stack(rows, everybody, torch.ones(clients, dtype=torch.float64), 0)
+        state, begin = State(dict(weights)), repeat(weights, clients)
+        for round_ in (1, 2):  # in the second, clients remember the first
+            self.for_cohort(work, state, everybody, [begin])
+            kept = self.contribution(state, everybody, [begin, rows]).personal
+            personal = {client: {name: w[client] for name, w in kept.items()} for client in everybody} if kept else {}
+            state, _ = self.aggregate(replace(state, personal=personal), self.visible(uploads), round_)
 
 
 def check_same_method(noted: Mapping[str, Any], settings: MethodSettings, where: Path) -> None:

@@ -14,7 +14,8 @@ from fedceo.experiment.method_table import RATES
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Uploads
 from fedceo.methods.base import MethodSettings, Setup, State, register
-from fedceo.methods.centaur import Centaur
+from fedceo.methods.fedrep import FedRep
+from fedceo.tensors.weights import repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 class JainAnilSettings(MethodSettings):
+    title: ClassVar[str] = "Jain ANIL"
     name: Literal["jain-anil"] = "jain-anil"
     """Our extension of Jain et al. 2021 to deep models: the client's last layer is fitted anew in every round, one
     clipped gradient of the layers before it is sent, and the last shared matrix is cut to its largest singular values.
@@ -32,9 +34,6 @@ class JainAnilSettings(MethodSettings):
     """Epochs on the client's last layer."""
     head_learning_rate: Positive | None = None
     """The learning rate of these epochs; left out: train.learning_rate."""
-    persist_heads: ClassVar[bool] = False
-    personal: ClassVar[str] = "head"
-    initialisation: ClassVar[str] = "random"
 
     def record_steps(self, batches: int, epochs: int) -> int:
         return batches * self.head_epochs + 1
@@ -57,16 +56,19 @@ class JainAnilSettings(MethodSettings):
 
 
 @register
-class JainAnil(Centaur):
+class JainAnil(FedRep):
     """Heads fitted anew, one gradient of the rest, a low-rank matrix."""
 
-    Settings = JainAnilSettings  # type: ignore[assignment]
+    Settings = JainAnilSettings
 
     def __init__(self, settings: JainAnilSettings | None = None, setup: Setup | None = None) -> None:
-        super().__init__(settings, setup)  # type: ignore[arg-type]  # they answer the same questions
+        super().__init__(settings, setup)
         self.rank = self.settings.rank
         matrices = [name for name, w in self.setup.weights.items() if w.ndim == 2 and name not in self.head]
         self.matrix = matrices[-1] if matrices else None
+
+    def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
+        return repeat(state.weights, len(clients))
 
     def phases(self, work: Work) -> Sequence[Work]:
         head, body = super().phases(work)

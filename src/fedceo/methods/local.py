@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedceo.lazy import torch
 from fedceo.methods.base import Method, MethodSettings, State, register
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 class LocalSettings(MethodSettings):
+    title: ClassVar[str] = "Local training"
     name: Literal["local"] = "local"
     """Every client alone: it trains a model of its own with the same budget and sends nothing."""
 

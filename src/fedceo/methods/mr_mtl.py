@@ -20,6 +20,7 @@ PULLS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 
 
 class MRMTLSettings(MethodSettings):
+    title: ClassVar[str] = "MR-MTL"
     name: Literal["mr-mtl"] = "mr-mtl"
     """Liu et al. 2022, mean-regularised multi-task learning: every client goes on with a model of its own, which
     (lambda/2) |w_k - mean|^2 pulls to the mean of all."""
@@ -44,13 +45,15 @@ class MRMTL(Method):
     """
 
     Settings = MRMTLSettings
-    pulls_to_global: ClassVar[bool] = True
 
     def starts(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
         return state.models_of(clients)
 
     def phases(self, work: Work) -> Sequence[Work]:
         return (replace(work, proximal=work.proximal + self.settings.strength),)
+
+    def for_cohort(self, work: Work, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Work:
+        return replace(work, anchor=repeat(state.weights, len(clients)))
 
     def contribution(self, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Contribution:
         return Contribution(repeat(state.weights, len(clients)), passes[-1], personal=passes[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 class PPSGDSettings(MethodSettings):
+    title: ClassVar[str] = "PPSGD"
     name: Literal["ppsgd"] = "ppsgd"
     """Bietti et al. 2022: every client adds an offset of its own to the last layer, which is never sent."""
     form: Literal["gradient", "averaging"] = "averaging"

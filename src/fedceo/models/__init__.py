@@ -69,12 +69,20 @@ def fixed_parts(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name in kept}
 
 
-def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: torch.dtype | None = None) -> None:
+def check_model(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    classes: int,
+    dtype: torch.dtype | None = None,
+    places: tuple[int, ...] = (),
+) -> None:
     """Refuse a model that does not take the data, or whose state is more than its parameters.
 
     Args:
+        classes: the number of outputs; places: the axes before them, where there are outputs for each token.
         dtype: the inputs' dtype; left out, it is that of the parameters.
     """
+    expected = f"{' x '.join(map(str, (*places, classes)))} logits"
     first_names: dict[nn.Module, str] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         first = first_names.setdefault(module, name)
@@ -94,9 +102,9 @@ def check_model(model: nn.Module, shape: tuple[int, ...], classes: int, dtype: t
         first = str(error).splitlines()[0]
         raise UsageError(f"model: does not take records of shape {shape}: {first}") from None
     if not isinstance(logits, Tensor):
-        raise UsageError(f"model: gives a {type(logits).__name__}, expected a tensor of {classes} logits a record")
+        raise UsageError(f"model: gives a {type(logits).__name__}, expected a tensor of {expected} a record")
     for name, buffer in model.named_buffers():
         if not torch.equal(buffer, before[name]):
             raise UsageError(f"model: its forward pass changes {name}, which no mechanism accounts for")
-    if logits.shape != (2, classes):
-        raise UsageError(f"model: gives shape {tuple(logits.shape[1:])} a record, expected {classes} logits")
+    if logits.shape != (2, *places, classes):
+        raise UsageError(f"model: gives shape {tuple(logits.shape[1:])} a record, expected {expected}")

@@ -4,6 +4,7 @@ With few records and much noise a model of few parameters on good features beats
 follow from no data, so that they cost no privacy.
 """
 
+from functools import cache
 from math import cos, pi, sin
 
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedceo.errors import UsageError
+from fedceo.models.dead_leaves import dead_leaves
 from fedceo.models.features import OnFeatures
 from fedceo.models.registry import MODELS
 
@@ -23,6 +25,10 @@ GROUP = 9
 TINY = 1e-20
 CELLS = 4
 """Rows and columns to which the maps of a channel are pooled, where they have more."""
+RANDOM_IMAGES = 512
+"""Images whose features say what a feature is on average and how far it spreads."""
+LEAST_SPREAD = 0.1
+"""The relative deviation that a feature is divided by at least: one that hardly moves there is not blown up."""
 
 
 @MODELS.register(
@@ -35,13 +41,15 @@ class Scattering(OnFeatures):
     It has 38,890 parameters for 3x32x32 and 10 classes without a hidden layer.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, hidden: int | None = None, standardised: bool | None = None
+    ) -> None:
         if len(shape) != 3 or min(shape[1:]) < 2 * STRIDE:
             least = 2 * STRIDE
             raise UsageError(
                 f"model.name: scattering takes images of at least {least}x{least}, got records of shape {shape}"
             )
-        transform = ScatteringTransform(shape)
+        transform = StandardisedTransform(shape) if standardised else ScatteringTransform(shape)
         head = nn.Linear(transform.features, hidden or classes)
         super().__init__(transform, nn.Sequential(head, nn.ReLU(), nn.Linear(hidden, classes)) if hidden else head)
 
@@ -93,6 +101,40 @@ class ScatteringTransform(nn.Module):
         """x * phi at every fourth pixel, without margins, of images of which every n-th row and column is given."""
         rows, columns = (every * average[:, ::every] for average in (self.rows, self.columns))
         return rows @ x @ columns.mT
+
+
+class StandardisedTransform(ScatteringTransform):
+    """The same features less their mean on random images, all scaled to the same standard deviation there.
+
+    A mean that all records share takes up much of a client's update, and so of its clip, and teaches nothing; features
+    that spread far drown the others. Random images know both nearly as well as the records, at no cost of privacy.
+    """
+
+    version = "scattering 1, standardised"
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        for name, value in zip(("centre", "spread"), _moments(shape), strict=True):
+            self.register_buffer(name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (super().forward(x) - self.centre) / self.spread
+
+
+@cache
+def _moments(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(features,) means of features of random images, and standard deviations relative to the average one.
+
+    Rates and clips of plain features suit these too, since their scale is the same. Taken on a CPU whatever is trained
+    where.
+    """
+    transform = ScatteringTransform(shape)
+    with torch.inference_mode():
+        found = torch.cat([transform(images) for images in dead_leaves(RANDOM_IMAGES, shape).float().split(4)])
+    spread = found.std(0)
+    return found.mean(0).clone(), (spread / spread.mean()).clamp_min(LEAST_SPREAD).clone()
 
 
 def _moduli(x: Tensor, wavelets: Tensor, every: int = 1) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedceo.accounting.rows import rounded_up
 from fedceo.report.loading import Group, differences
 
 NOT_THE_METHOD = "a difference in accuracy is not the method's alone"
@@ -40,7 +41,7 @@ def _at_other_prices(groups: Sequence[Group]) -> list[str]:
     prices = {group.name: epsilon for group in groups if (epsilon := group.epsilon("outsider")) is not None}
     if not prices or max(prices.values()) <= 1.05 * min(prices.values()):
         return []
-    listed = ", ".join(f"{epsilon:.3g} ({name})" for name, epsilon in prices.items())
+    listed = ", ".join(f"{rounded_up(epsilon):g} ({name})" for name, epsilon in prices.items())
     return [f"Not at the same privacy: an outsider's epsilon is {listed}. Accuracy may be bought with it."]
 
 

@@ -1,13 +1,16 @@
 """Figures of whole runs: accuracy over rounds, accuracy against privacy, and time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from fedceo.errors import UsageError
+from fedceo.report.comparison import contests, looks_of, names_of, paired, spoken
 from fedceo.report.loading import Group, LoadedRun
-from fedceo.report.style import COLOURS, Array, Drawing, light_grid, line_style, panels, styled
+from fedceo.report.style import BELOW, Array, Drawing, light_grid, line_style, panels, styled
 from fedceo.simulation.clock import PARTS
 
 FIELDS = {
@@ -16,6 +19,10 @@ FIELDS = {
     "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
     "distribution_accuracy": "accuracy of clients' own models on test records like their own (P-dist)",
 }
+NOISE = ("privacy.noise_multiplier", "privacy.target_epsilon")
+MOST_MARKS = 15
+"""Marks on one line; where more rounds were measured, every second, third, ... has one."""
+NO_PRIVACY = "#7F7F7F"
 BEFORE_NOISE = "before noise: not covered by any epsilon"
 """What pages say of figures that come from private records, or from models that never leave a client."""
 
@@ -28,6 +35,8 @@ PART_HATCHES = ("", "///", "", "...", "xxx", "")
 def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Drawing:
     """A figure of accuracy over rounds: the mean over seeds, with a band of one standard deviation where several.
 
+    Marks stand at rounds that were measured, and a single measurement is a mark alone.
+
     Args:
         field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob) or distribution_accuracy
             (P-dist).
@@ -35,22 +44,36 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
     Returns:
         data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent, for every group.
     """
-    figure, axes = panels(1, 1, 6.2, 3.8)
+    figure, axes = panels(1, 1, 6.2, 3.2 + _legend_height(len(groups)))
     panel = axes[0, 0]
     data: dict[str, Array] = {}
-    for number, group in enumerate(groups):
+    for group, look in zip(groups, looks_of(groups), strict=True):
         rounds, mean, sd = mean_curve(group, field)
         data |= {f"{group.name}/rounds": rounds, f"{group.name}/mean": mean, f"{group.name}/sd": sd}
-        style = line_style(number) | {"markevery": max(len(rounds) // 8, 1)}
-        panel.plot(rounds, mean, label=_plain(group.name), **style)
-        if len(group.runs) > 1:
-            panel.fill_between(rounds, mean - sd, mean + sd, color=style["color"], alpha=0.18, linewidth=0)
+        _draw_line(panel, rounds, mean, sd if len(group.runs) > 1 else None, group.name, line_style(*look))
+    if not any(len(values) for values in data.values()):
+        raise UsageError(f"accuracy: no run has measured its {field.replace('_', ' ')}")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.set(xlabel="round", ylabel=f"{FIELDS[field].split(' of ')[0]}, %", ylim=(0, 100))
+    panel.set(xlabel="round", ylabel=f"{FIELDS[field].split(' of ')[0]}, %")
     light_grid(panel)
-    figure.legend(loc="outside lower center", ncols=2)
+    figure.legend(loc=BELOW, ncols=2)
     band = "; bands are one standard deviation over seeds" if any(len(group.runs) > 1 for group in groups) else ""
     return Drawing(figure, data, f"{capital(FIELDS[field])} over rounds{band}.")
+
+
+def _legend_height(entries: int) -> float:
+    """Inches that a legend of two columns takes."""
+    return 0.17 * -(-entries // 2)
+
+
+def _draw_line(panel: Axes, x: Array, mean: Array, sd: Array | None, name: str, style: dict[str, Any]) -> None:
+    """The means with a band of one standard deviation; a single one is a dot with a bar."""
+    if len(x) == 1:
+        panel.errorbar(x, mean, sd, capsize=3, label=_plain(name), **style | {"linestyle": "none"})
+    elif len(x):
+        panel.plot(x, mean, label=_plain(name), markevery=-(-len(x) // MOST_MARKS), **style)
+        if sd is not None:
+            panel.fill_between(x, mean - sd, mean + sd, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
@@ -63,7 +86,9 @@ def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
 
 
 @styled
-def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str = "outsider") -> Drawing:
+def trade_off(
+    groups: Sequence[Group], against: str = "epsilon", observer: str = "outsider", renamed: Sequence[str] = ()
+) -> Drawing:
     """A figure of the last test accuracy against epsilon or sigma, one line for each method.
 
     Each group without privacy is a level line, the accuracy that a private method would have to reach.
@@ -71,59 +96,127 @@ def trade_off(groups: Sequence[Group], against: str = "epsilon", observer: str =
     Args:
         against: epsilon or sigma.
         observer: whose epsilon: outsider, participant, server or client.
+        renamed: "NAME=other name", for methods.
 
     Returns:
         data["METHOD/x"], data["METHOD/mean"] and data["METHOD/sd"], in percent, for every method; one run has a
         deviation of NaN.
     """
-    points = trade_off_points(groups, against, observer)
+    points = trade_off_points(groups, against, observer, renamed)
     if not points:
         raise UsageError(f"trade-off: no finished run has a finite {against} ({observer})")
-    figure, axes = panels(1, 1, 5.2, 3.6)
+    free = without_privacy(groups)
+    figure, axes = panels(1, 1, 5.2, 3.0 + _legend_height(len(points) + len(free)))
     panel = axes[0, 0]
     data: dict[str, Array] = {}
-    for number, (method, (x, mean, sd)) in enumerate(points.items()):
+    for (method, (x, mean, sd)), look in zip(points.items(), series_looks(groups, points, renamed), strict=True):
         data |= {f"{method}/x": x, f"{method}/mean": mean, f"{method}/sd": sd}
-        style = line_style(number) | {"markersize": 5}
-        panel.errorbar(x, mean, yerr=sd if np.nansum(sd) else None, capsize=3, label=_plain(method), **style)
-    for number, group in enumerate(without_privacy(groups), len(points)):
+        _draw_line(panel, x, mean, None if np.isnan(sd).all() else sd, method, line_style(*look) | {"markersize": 5})
+    for name, group in zip(names_of(free), free, strict=True):
         level = float(group.accuracies("last").mean())
         data[f"{group.name}/level"] = np.array([level])
-        panel.axhline(
-            level, color=COLOURS[number % len(COLOURS)], linestyle="dotted", label=f"{_plain(group.name)}, no privacy"
-        )
+        panel.axhline(level, color=NO_PRIVACY, linestyle="dotted", label=f"{_plain(name)}, no privacy")
     label = f"epsilon of the {observer}" if against == "epsilon" else "noise multiplier, sigma"
-    panel.set(xlabel=label, ylabel="test accuracy, last round, %", ylim=(0, 100))
+    panel.set(xlabel=label, ylabel="last test accuracy, %")
     if against == "epsilon":
         panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 4, 6, 8) if _within_a_decade(points) else (1, 2, 5)))
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panel.xaxis.set_minor_formatter(NullFormatter())
     light_grid(panel)
-    figure.legend(loc="outside lower center")
+    figure.legend(loc=BELOW, ncols=2)
     arrow = "less is more private" if against == "epsilon" else "more is more private"
-    return Drawing(figure, data, f"Test accuracy after the last round against {label} ({arrow}).")
+    band = "; bands and bars are one standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
+    return Drawing(figure, data, f"Test accuracy after the last round against {label} ({arrow}){band}.")
 
 
-def trade_off_points(groups: Sequence[Group], against: str, observer: str) -> dict[str, tuple[Array, Array, Array]]:
+def _within_a_decade(points: Mapping[str, tuple[Array, Array, Array]]) -> bool:
+    every = np.concatenate([x for x, _, _ in points.values()])
+    return bool(every.max() < 10 * every.min())
+
+
+def trade_off_points(
+    groups: Sequence[Group], against: str, observer: str, renamed: Sequence[str] = ()
+) -> dict[str, tuple[Array, Array, Array]]:
     """Method -> (x, mean, sd), ascending in x, with accuracies in percent, of the finished groups with a positive x.
 
-    One run has a deviation of NaN.
+    A method is named with whatever else its settings differ in. One run has a deviation of NaN.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for group in groups:
+    for name, group in _series(groups, renamed):
         x = group.epsilon(observer) if against == "epsilon" else group.noise_multiplier
         values = group.accuracies("last")
-        if group.finished and x and len(values):
+        if x and len(values):
             spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-            method = f"{group.experiment.method.name}, {group.runs[0].regime}"
-            found.setdefault(method, []).append((x, float(values.mean()), spread))
+            found.setdefault(name, []).append((x, float(values.mean()), spread))
     return {method: tuple(np.array(sorted(points)).T) for method, points in found.items()}
+
+
+def series_looks(
+    groups: Sequence[Group], points: Mapping[str, Any], renamed: Sequence[str] = ()
+) -> list[tuple[int, int]]:
+    """The look of each series of points: one colour a method, as in the other figures of these groups."""
+    first: dict[str, Group] = {}
+    for name, group in _series(groups, renamed):
+        first.setdefault(name, group)
+    colours = {id(group): look[0] for group, look in zip(groups, looks_of(groups), strict=True)}
+    chosen = [colours[id(first[name])] for name in points]
+    return [(colour, chosen[:number].count(colour)) for number, colour in enumerate(chosen)]
+
+
+def _series(groups: Sequence[Group], renamed: Sequence[str]) -> list[tuple[str, Group]]:
+    """The finished private groups, each with its method and the settings, but for the noise, that tell it apart."""
+    private = [group for group in groups if group.finished and group.experiment.mechanism.adds_noise]
+    found = []
+    for contest in contests(private, renamed):
+        more = [f"{spoken(f)} {value}" for f, value in contest.where.items() if f not in NOISE and value != "-"]
+        found += [(", ".join([contender.name, *more]), contender.group) for contender in contest.contenders]
+    return found
 
 
 def without_privacy(groups: Sequence[Group]) -> list[Group]:
     """The finished groups without noise."""
     return [g for g in groups if g.finished and not g.experiment.mechanism.adds_noise and len(g.accuracies("last"))]
+
+
+@styled
+def forest(groups: Sequence[Group], renamed: Sequence[str] = ()) -> Drawing:
+    """A figure of how far each experiment is from the best of its setting, with 95 % intervals over paired seeds.
+
+    Returns:
+        data["NAME"], (3,): the difference in points and the ends of its interval, NaN where one seed has none.
+    """
+    found = [(contest, contest.ranked("last")) for contest in contests([g for g in groups if g.finished], renamed)]
+    found = [(contest, ranked) for contest, ranked in found if len(ranked) > 1]
+    if not found:
+        raise UsageError("forest: no setting has two experiments to compare")
+    looks = {id(group): look for group, look in zip(groups, looks_of(groups), strict=True)}
+    figure, axes = panels(len(found), 1, 5.6, 0.7 + sum(0.45 + 0.22 * len(ranked) for _, ranked in found), sharex=True,
+                          height_ratios=[len(ranked) for _, ranked in found])  # fmt: skip
+    data: dict[str, Array] = {}
+    for panel, (contest, ranked) in zip(axes[:, 0], found, strict=True):
+        where = ", ".join(f"{spoken(field)} {value}" for field, value in contest.where.items() if value != "-")
+        best = ranked[0]
+        for row, each in enumerate(ranked):
+            apart = paired(each.group.by_seed("last"), best.group.by_seed("last"))
+            if apart is None:
+                continue
+            ends = [np.nan if end is None else end for end in (apart.low, apart.high)]
+            data[f"{where}/{each.name}" if where else each.name] = np.array([apart.mean, *ends])
+            style = line_style(looks[id(each.group)][0]) | {"linestyle": "none", "markersize": 5}
+            reach = None if apart.low is None or each is best else [[apart.mean - ends[0]], [ends[1] - apart.mean]]
+            panel.errorbar(apart.mean, row, xerr=reach, capsize=3, **style)
+        panel.axvline(0, color=NO_PRIVACY, linewidth=0.8)
+        panel.set_yticks(range(len(ranked)), [_plain(each.name) for each in ranked])
+        panel.set_ylim(len(ranked) - 0.5, -0.5)
+        panel.set_title(_plain(where), loc="left")
+        light_grid(panel)
+    axes[-1, 0].set_xlabel("points from the best, last round")
+    caption = (
+        "Difference of the last test accuracy to the best of each setting, runs of one seed in pairs, with 95 % "
+        "intervals (Student's t); an interval that holds 0 tells nobody apart."
+    )
+    return Drawing(figure, data, caption)
 
 
 @styled
@@ -153,7 +246,7 @@ def runtime(groups: Sequence[Group]) -> Drawing:
     panel.invert_yaxis()
     panel.margins(x=0.15)
     panel.set_xlabel("seconds a round")
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc=BELOW, ncols=3)
     caption = "Wall-clock time of a round on the run's machine, by where it went."
     return Drawing(figure, {"seconds": seconds, "parts": parts}, caption)
 

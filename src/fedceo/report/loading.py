@@ -3,16 +3,18 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import Experiment
+from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.report.style import Array
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.summary import summarise
+from fedceo.studies.filling import read_entries
 
 NOT_COMPARED = ("seed", "note", "evaluation", "checkpoint", "record")
 """Fields and sections that may differ between runs that are averaged."""
@@ -56,6 +58,15 @@ class LoadedRun:
         done = len(self.history)
         return "finished" if self.result else f"unfinished, {done} of {self.experiment.train.rounds} rounds"
 
+    @property
+    def data(self) -> str:
+        """The name of its data, or of their file, which stands for the test set."""
+        return (
+            self.result["data"]
+            if self.result
+            else self.experiment.data.name or Path(str(self.experiment.data.path)).name
+        )
+
     def curve(self, field: str) -> dict[int, float]:
         """Round -> value of a metric, for the rounds that have one."""
         return {metrics["round"]: metrics[field] for metrics in self.history if metrics.get(field) is not None}
@@ -89,8 +100,12 @@ class Group:
 
     def accuracies(self, key: str) -> Array:
         """(runs,) one number of the accuracy summary in percent, without the runs that have none."""
-        found = [run.accuracy.get(key) for run in self.runs]
-        return np.array([100 * value for value in found if value is not None])
+        return np.array(list(self.by_seed(key).values()))
+
+    def by_seed(self, key: str) -> dict[int, float]:
+        """Seed -> one number of the accuracy summary in percent, for the runs that have it."""
+        found = {run.experiment.seed: run.accuracy.get(key) for run in self.runs}
+        return {seed: 100 * value for seed, value in found.items() if value is not None}
 
     def epsilon(self, observer: str) -> float | None:
         """The largest epsilon of the runs; None if one of them has none."""
@@ -107,29 +122,65 @@ class Group:
         return run.experiment.privacy.noise_multiplier if run.experiment.mechanism.adds_noise else 0.0
 
 
-def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
+def load_runs(paths: Sequence[str | Path], *, any_data: bool = False, cells: Sequence[str] = ()) -> list[LoadedRun]:
     """The runs in some folders, or in all run folders below them, as a sweep leaves them, finished or not.
 
-    Runs on different test sets are refused.
+    A path may also be a results file of a sweep (results.json), whose runs have no folders and no recordings.
+
+    Args:
+        any_data: runs on different test sets are loaded together too, which are otherwise refused.
+        cells: only runs whose folders, or names in a results file, end as one of these patterns says, such as
+            "sigma-2.0/*"; a folder seed-N does not count. Left out: all.
     """
-    folders = list(dict.fromkeys(folder for path in paths for folder in _run_folders(Path(path))))
-    if not folders:
+    places = [Path(path) for path in paths]
+    files = list(dict.fromkeys(place for place in places if place.is_file()))
+    folders = list(dict.fromkeys(found for place in places if not place.is_file() for found in _run_folders(place)))
+    if not folders and not files:
         raise UsageError("RUN: which run folders?")
-    runs = []
-    for path, name in zip(folders, _names(folders), strict=True):
-        folder = RunFolder(path)
-        experiment = folder.experiment()
-        result = folder.result() if folder.finished else None
-        history = folder.history(result["rounds"] if result else None)
-        runs.append(LoadedRun(name, path, experiment, history, result, folder.recordings()))
+    runs = [_in_folder(path, name) for path, name in zip(folders, _names(folders), strict=True)]
+    runs += [
+        from_entry(entry, file.with_suffix("") / entry["name"] / f"seed-{entry['seed']}")
+        for file in files
+        for entry in read_entries(file)
+        if "result" in entry
+    ]
+    for pattern in cells:
+        if not any(_matches(run, pattern) for run in runs):
+            raise UsageError(f"--cell: {pattern!r} matches none of {len(runs)} runs, such as {runs[0].name}")
+    runs = [run for run in runs if not cells or any(_matches(run, pattern) for pattern in cells)]
+    for run in runs:
+        if not run.experiment.task.measures_classes:
+            raise UsageError(
+                f"{run.path}: figures and reports show accuracies, and its [task] is measured otherwise; `fedceo show` "
+                "and `fedceo sweep` show it"
+            )
     for run in runs[1:]:
-        one, other = _data(runs[0]), _data(run)
-        if one != other:
+        one, other = runs[0].data, run.data
+        if one != other and not any_data:
             raise UsageError(
                 f"{run.path}: its data is {other}, that of {runs[0].path} is {one}; accuracies on different test sets "
                 "cannot be compared"
             )
     return runs
+
+
+def _matches(run: LoadedRun, pattern: str) -> bool:
+    return fnmatchcase(_without_seed(run.path).as_posix(), f"*/{pattern}")
+
+
+def _in_folder(path: Path, name: str) -> LoadedRun:
+    folder = RunFolder(path)
+    experiment = folder.experiment()
+    result = folder.result() if folder.finished else None
+    history = folder.history(result["rounds"] if result else None)
+    return LoadedRun(name, path, experiment, history, result, folder.recordings())
+
+
+def from_entry(entry: Mapping[str, Any], path: Path) -> LoadedRun:
+    """The run that an entry of a results file tells of; path: where its folder would be."""
+    curves = entry["curves"]
+    history = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
+    return LoadedRun(entry["name"], path, parse_experiment(entry["experiment"]), history, entry["result"], [])
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -161,21 +212,17 @@ def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     """Field -> its value in each group, for the fields of the experiment in which groups differ."""
-    tables = [_flat(group.experiment.model_dump(exclude=set(NOT_COMPARED))) for group in groups]
+    tables = [flat(group.experiment.model_dump(exclude=set(NOT_COMPARED))) for group in groups]
     fields = list(dict.fromkeys(field for table in tables for field in table))
-    values = {field: [_show(table.get(field)) for table in tables] for field in fields}
+    values = {field: [show_value(table.get(field)) for table in tables] for field in fields}
     return {field: found for field, found in values.items() if len(set(found)) > 1}
-
-
-def _data(run: LoadedRun) -> str:
-    """The name of the run's data, or of its file, which stands for its test set."""
-    return run.result["data"] if run.result else run.experiment.data.name or Path(str(run.experiment.data.path)).name
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell them apart; a seed alone names nothing."""
     parts = [tuple(map(_letters, path.resolve().parts)) for path in paths]
-    most = max(map(len, parts))
+    most = max(map(len, parts), default=0)
+    names: list[str] = []
     for length in range(2 if any(path.name.startswith("seed-") for path in paths) else 1, most + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names):
@@ -193,12 +240,14 @@ def _without_seed(path: Path) -> Path:
     return path.resolve().parent if path.name.startswith("seed-") else path.resolve()
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of nested tables by their full names, such as train.rounds."""
+    found: dict[str, Any] = {}
     for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A field's value as text."""
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 import fedceo
+from fedceo.accounting.rows import rounded_up
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import to_toml
@@ -17,6 +18,7 @@ from fedceo.models import can_be_built
 from fedceo.report import charts
 from fedceo.report.attachments import Picture, attacks_of, audits_of, data_uri, number
 from fedceo.report.comparable import warnings
+from fedceo.report.comparison import Contest, answer, contests, named, shared_settings, spoken
 from fedceo.report.curves import BEFORE_NOISE, FIELDS, capital, runtime, seconds_by_part
 from fedceo.report.loading import Group, LoadedRun, differences, group_runs, load_runs
 from fedceo.report.public import public_runs
@@ -24,7 +26,7 @@ from fedceo.report.stacks import layers_of, of_recording, survivors
 from fedceo.report.style import Drawing
 from fedceo.simulation.clock import PARTS
 from fedceo.simulation.durable import write_whole
-from fedceo.simulation.folder import read_recording
+from fedceo.simulation.folder import RunFolder, read_recording
 from fedceo.simulation.summary import global_model_caveat
 
 OBSERVERS = {
@@ -77,17 +79,24 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequ
         left_out: the sentences of a public page on what it leaves out; none for the ordinary page.
     """
     groups = group_runs(runs)
+    folders = [group.name for group in groups]
+    groups = named(groups)
+    settings = contests([group for group in groups if group.finished])
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "capital": capital}
+    environment.filters |= {"number": number, "capital": capital, "upwards": _upwards}
     template = environment.from_string(resources.files("fedceo.report").joinpath("page.html").read_text())
     drawn = [charts.accuracy_chart(groups, field) for field in FIELDS]
-    drawn += [charts.trade_off_chart(groups, against, observer) for against in ("epsilon", "sigma")]
+    drawn.append(charts.trade_off_chart(groups, observer))
     return template.render(
         title=_title(groups),
         left_out=left_out,
         before_noise=BEFORE_NOISE,
         groups=groups,
         runs=runs,
+        answers=_answers(settings),
+        forest=charts.forest_chart(settings, groups),
+        experiments=_experiments(groups, folders, bool(left_out)),
+        shared={name: value for name, value in shared_settings(groups).items() if name not in PATHS or not left_out},
         rows=[_accuracy_row(group) for group in groups],
         differences={name: values for name, values in differences(groups).items() if name not in PATHS or not left_out},
         warnings=warnings(groups),
@@ -95,6 +104,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequ
         charts=[chart for chart in drawn if chart],
         script=charts.script(),
         privacy=_privacy(groups),
+        epsilons=charts.epsilon_chart(groups),
         observers=OBSERVERS,
         grounds=_grounds,
         pictures=list(_pictures(groups)),
@@ -109,9 +119,41 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequ
 
 
 def _title(groups: Sequence[Group]) -> str:
-    experiment = groups[0].experiment
-    data = experiment.data.name or Path(str(experiment.data.path)).name
+    data = groups[0].runs[0].data
     return f"{groups[0].name} on {data}" if len(groups) == 1 else f"{len(groups)} experiments on {data}"
+
+
+def _upwards(epsilon: float | None) -> str:
+    """An epsilon in three digits, never less than itself."""
+    return "none" if epsilon is None else f"{rounded_up(epsilon):g}"
+
+
+def _answers(settings: Sequence[Contest]) -> list[tuple[str, str]]:
+    """The setting, in words, and the answer of each setting in which there are two to compare on the same records."""
+    found = []
+    for contest in settings:
+        digests = {(each.group.runs[0].result or {}).get("test_digest") for each in contest.contenders} - {None}
+        said = answer(contest) if len(digests) < 2 else None
+        where = ", ".join(f"{spoken(field)} {value}" for field, value in contest.where.items() if value != "-")
+        found += [(where, said)] if said else []
+    return found
+
+
+def _experiments(groups: Sequence[Group], folders: Sequence[str], public: bool) -> dict[str, list[str]]:
+    """What the experiments are, by the name of a column; what all of them share has no column but a line of its own."""
+    done = [group.runs[0].result or {} for group in groups]
+    columns = {
+        "regime": [group.runs[0].regime for group in groups],
+        "sigma": [number(group.noise_multiplier) for group in groups],
+        "model": [str(d.get("model", g.experiment.model.name)) for d, g in zip(done, groups, strict=True)],
+        "clients": [number(d.get("clients", g.experiment.data.clients)) for d, g in zip(done, groups, strict=True)],
+        "cohort": [number(group.experiment.cohort.size) for group in groups],
+        "rounds": [number(group.experiment.train.rounds) for group in groups],
+    }
+    if public:
+        return columns | {"runs": [str(len(group.runs)) for group in groups]}
+    seeds = [", ".join(str(run.experiment.seed) for run in group.runs) for group in groups]
+    return columns | {"seeds": seeds, "folder": list(folders)}
 
 
 def _accuracy_row(group: Group) -> dict[str, Any]:
@@ -196,6 +238,8 @@ def _picture(drawing: Drawing) -> Picture:
 def _command(run: LoadedRun) -> str:
     if run.result is None:
         return shlex.join(["fedceo", "run", "--resume", str(run.path)])
+    if not RunFolder(run.path).exists:
+        return "fedceo run FILE, with the experiment file below"
     if run.result["model"] != run.experiment.model.name or not can_be_built(run.result["model"]):
         return f"in Python, with the model of your own, {run.result['model']}: fedceo.run(..., model=...)"
     if run.experiment.data.name not in (*DATASETS, None):

@@ -25,6 +25,8 @@ def public_runs(runs: Sequence[LoadedRun]) -> tuple[list[LoadedRun], list[str]]:
         if run.result is None:
             left_out.append(f"{name} is left out: it is unfinished, and privacy is accounted for at the end.")
             continue
+        if not RunFolder(run.path).exists:
+            raise UsageError(f"--public: {name} has no folder, whose ledger says what was spent; expected run folders")
         rows = public_rows(RunFolder(run.path), run.experiment, run.result)
         if is_covered(rows):
             kept.append(_public_part(run, rows))

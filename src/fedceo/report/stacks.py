@@ -129,7 +129,8 @@ def class_bars(recording: Recording, clients: Sequence[int] | None = None) -> Dr
             light_grid(panel)
             if row == 0:
                 panel.set_title(STAGE_NAMES[stage])
-        axes[row, 0].set_ylabel(f"client {client}\naccuracy, %")
+        name = recording.names[positions[row]] if recording.names else client
+        axes[row, 0].set_ylabel(f"client {name}\naccuracy, %", parse_math=False)
     for panel in axes[-1]:
         panel.set_xlabel("class")
     caption = f"Round {recording.round}: accuracy of single clients' models on the test records of each class."

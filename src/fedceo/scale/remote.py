@@ -40,12 +40,10 @@ class RemoteTrainer:
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         common, personal = split_starts(starts)
         sent = ray.put(common)  # once, however many tasks there are
-        if work.anchor is not None:
-            work = replace(work, anchor={name: w.cpu() for name, w in work.anchor.items()})
         ranges = cut(len(clients), self.pool.size)
         tasks = [
             (sent, {name: w[part.start : part.stop] for name, w in personal.items()}, [clients[k] for k in part],
-             round_, work)
+             round_, _on_host(work.of(slice(part.start, part.stop))))
             for part in ranges
         ]  # fmt: skip
         losses = torch.empty(len(clients), dtype=self.context.dtype, device=self.context.device)
@@ -57,12 +55,21 @@ class RemoteTrainer:
                     weights[name][rows] = as_tensor(w).to(losses.device)
                 losses[rows] = as_tensor(loss).to(losses.device)
         except TooManyTriesError as error:
-            part = ranges[error.task]
+            part, name_of = ranges[error.task], self.context.federation.name_of
             raise UsageError(
-                f"--workers: {MOST_TRIES} in a row did not survive clients {clients[part[0]]} to "
-                f"{clients[part[-1]]} of round {round_}; do they fit in a worker's memory?"
+                f"--workers: {MOST_TRIES} in a row did not survive clients {name_of(clients[part[0]])} to "
+                f"{name_of(clients[part[-1]])} of round {round_}; do they fit in a worker's memory?"
             ) from None
         return Trained(weights, losses)
+
+
+def _on_host(work: Work) -> Work:
+    """The Work with its models where a task can carry them."""
+
+    def here(models: Weights | None) -> Weights | None:
+        return None if models is None else {name: w.cpu() for name, w in models.items()}
+
+    return replace(work, anchor=here(work.anchor), shift=here(work.shift))
 
 
 def split_starts(starts: Weights) -> tuple[dict[str, Any], dict[str, Any]]:

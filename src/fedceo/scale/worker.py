@@ -19,6 +19,7 @@ from fedceo import __version__
 from fedceo.data import Federation
 from fedceo.data.assignment import Assignment, Resampled
 from fedceo.errors import UsageError
+from fedceo.tasks import Task
 from fedceo.tensors.checks import Floats
 from fedceo.tensors.shrinkage import shrink
 from fedceo.training.context import TrainingContext
@@ -40,6 +41,7 @@ class WorkerSetup:
         assignment: `Resampled`, or the indices of all clients' records, one client after another, and their numbers.
         rest: the other fields of the Federation that training reads.
         precision: torch's float32 matmul precision, and whether cuDNN may use TF32.
+        task: what is learnt.
         versions: the versions of fedceo and torch.
     """
 
@@ -54,6 +56,7 @@ class WorkerSetup:
     dtype: torch.dtype
     engine: str
     precision: tuple[str, bool]
+    task: Task
     versions: tuple[str, str] = VERSIONS
 
     @staticmethod
@@ -74,6 +77,7 @@ class WorkerSetup:
             dtype=context.dtype,
             engine=engine,
             precision=(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
+            task=context.task,
         )
 
     def context(self) -> TrainingContext:
@@ -90,7 +94,7 @@ class WorkerSetup:
         )
         device = torch.device(self.device)
         inputs = None if self.inputs is None else as_tensor(self.inputs)
-        return TrainingContext(self.model.to(device), data, self.schedule, device, self.dtype, inputs)
+        return TrainingContext(self.model.to(device), data, self.schedule, device, self.dtype, inputs, self.task)
 
 
 class Worker:

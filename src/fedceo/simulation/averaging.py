@@ -8,6 +8,7 @@ from typing import Any
 
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.evaluation import Evaluator
+from fedceo.simulation.metric_evaluation import MetricEvaluator
 from fedceo.tensors.weights import Weights
 
 
@@ -28,7 +29,7 @@ class Average:
         return Average({name: self.weights[name].to(w.device) for name, w in weights.items()}, self.models)
 
 
-def measure_released(evaluator: Evaluator, model: Weights, average: Average | None) -> dict[str, Any]:
+def measure_released(evaluator: Evaluator | MetricEvaluator, model: Weights, average: Average | None) -> dict[str, Any]:
     """The metrics of a global model, and those of the average under the same names after "average_"."""
     found = evaluator.measure(model)
     if average is not None:

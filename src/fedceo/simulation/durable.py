@@ -197,3 +197,12 @@ def _line(table: Mapping[str, Any], before: str) -> tuple[bytes, str]:
 
 def _digest(before: str, text: bytes) -> bytes:
     return hashlib.sha256(before.encode() + text).hexdigest()[:16].encode()
+
+
+def free_folder(base: Path) -> Path:
+    """`base`, or the first of base-2, base-3, ... that is not taken."""
+    path, number = base, 1
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path

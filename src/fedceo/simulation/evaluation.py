@@ -8,8 +8,9 @@ all test records in the place of a few.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,16 +19,37 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.data import Federation
+from fedceo.experiment.task_table import Task as TaskSettings
+from fedceo.tasks import Task, make_task
+from fedceo.training.batched.blocks import Linear
+from fedceo.training.batched.chain import NotAChainError, read_chain
 
 CHUNK = 2000
 """Records evaluated at a time."""
+TOGETHER = 100
+"""Linear models evaluated at a time: their logits are one product, which reads the records once for all of them."""
+
+Models = Iterable[tuple[int, Mapping[str, Tensor]]]
+"""Clients with the model of each."""
 
 
 class Evaluator:
     """Measures weights on the public test set and on the validation records."""
 
-    def __init__(self, model: nn.Module, federation: Federation, device: torch.device, dtype: torch.dtype) -> None:
+    about: Mapping[str, Any] = MappingProxyType({})
+    """What records say of their metric beside its values: nothing, since it is the accuracy."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        federation: Federation,
+        device: torch.device,
+        dtype: torch.dtype,
+        task: Task | None = None,
+    ) -> None:
+        """task: one with classes; left out: that of an experiment file which does not say."""
         self.model, self.federation, self.device, self.dtype = model, federation, device, dtype
+        self.task = task or make_task(TaskSettings())
 
     def measure(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """The metrics test_accuracy (0..1), test_loss, test_accuracy_per_class, validation_accuracy, validation_loss.
@@ -47,6 +69,30 @@ class Evaluator:
             out |= {"validation_accuracy": int(hits.sum()) / len(hits), "validation_loss": loss}
         return out
 
+    def measure_shared(
+        self, weights: Mapping[str, Tensor], clients: Sequence[int], record: Mapping[str, Any], by_clients: bool
+    ) -> dict[str, Any]:
+        """The metrics of clients' own models where all of them use one model.
+
+        Args:
+            record: that of `measure`.
+            by_clients: whether validation_accuracy shall be that of clients' own models.
+        """
+        found: dict[str, Any] = {}
+        if by_clients:
+            found["validation_accuracy"] = self.validate_shared(weights, clients)
+        by_class = record["test_accuracy_per_class"]
+        found |= self.measure_distribution((client, by_class) for client in clients)
+        if self.federation.has_local_test:
+            local = self.measure_local(weights, clients)
+            found |= {"local_accuracy": local, "personal_accuracy": record["test_accuracy"]}
+        return found
+
+    def measure_own(self, models: Callable[[], Models], most: int, by_clients: bool) -> dict[str, Any]:
+        """The metrics of clients' own models; by_clients: as for `measure_shared`."""
+        validated = {"validation_accuracy": self.validate_personal(models(), most)} if by_clients else {}
+        return validated | self.measure_personal(models(), most)
+
     def per_class(self, weights: Mapping[str, Tensor]) -> list[float | None]:
         """Accuracy on the public test records of each class, None for a class without any."""
         return self._by_class(self._run(weights, *self._public)[0])
@@ -61,7 +107,7 @@ class Evaluator:
         of_clients = torch.split(self._run(weights, x, y)[0].double(), sizes)
         return sum(float(hits.mean()) for hits in of_clients) / len(of_clients)
 
-    def measure_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> dict[str, Any]:
+    def measure_personal(self, models: Models, most: int) -> dict[str, Any]:
         """The metrics local_accuracy (P-loc) over all models given, personal_accuracy (P-glob) and those of P-dist over
         the first `most`.
 
@@ -70,12 +116,12 @@ class Evaluator:
         local: list[float] = []
         everywhere: list[float] = []
         by_class: list[tuple[int, Sequence[float | None]]] = []
-        for client, weights in models:
-            x, y = self.federation.local_test_records(client)
-            if len(y):
-                local.append(float(self._run(weights, x, y)[0].double().mean()))
-            if len(everywhere) < most:
-                hits = self._run(weights, *self._public)[0]
+        for group in self._groups(models):
+            for client, weights in group:
+                x, y = self.federation.local_test_records(client)
+                if len(y):
+                    local.append(float(self._run(weights, x, y)[0].double().mean()))
+            for client, hits in self._hits(group[: most - len(everywhere)], *self._public):
                 everywhere.append(float(hits.double().mean()))
                 by_class.append((client, self._by_class(hits)))
         return {
@@ -91,7 +137,7 @@ class Evaluator:
         Args:
             by_class: clients, each with the accuracy of its model on the test records of every class.
         """
-        own = (self._on_own_labels(client, accuracies) for client, accuracies in by_class)
+        own = (self.on_own_labels(client, accuracies) for client, accuracies in by_class)
         found = sorted(accuracy for accuracy in own if accuracy is not None)
         worst = found[: math.ceil(len(found) / 10)]
         return {
@@ -99,19 +145,26 @@ class Evaluator:
             "distribution_accuracy_worst": sum(worst) / len(worst) if worst else None,
         }
 
-    def validate_personal(self, models: Iterable[tuple[int, Mapping[str, Tensor]]], most: int) -> float | None:
+    def validate_personal(self, models: Models, most: int) -> float | None:
         """P-dist over the first `most` models, on the validation records in the place of the test set; None without."""
         if not len(self.federation.validation):
             return None
-        found, measured, accuracies = [], None, list[float | None]()
-        for client, weights in itertools.islice(models, most):
-            if weights is not measured:  # one model may be that of many clients
-                measured, (hits, _) = weights, self._run(weights, *self._validation)
-                accuracies = self._by_class(hits, self._validation[1].cpu())
-            found.append((client, accuracies))
+        labels = self._validation[1].cpu()
+        found = [
+            (client, self._by_class(hits, labels))
+            for group in self._groups(itertools.islice(models, most))
+            for client, hits in self._hits(group, *self._validation)
+        ]
         return self.measure_distribution(found)["distribution_accuracy"]
 
-    def _on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
+    def validate_shared(self, weights: Mapping[str, Tensor], clients: Iterable[int]) -> float | None:
+        """As `validate_personal` where all these clients use one model."""
+        if not len(self.federation.validation):
+            return None
+        accuracies = self._by_class(self._run(weights, *self._validation)[0], self._validation[1].cpu())
+        return self.measure_distribution((client, accuracies) for client in clients)["distribution_accuracy"]
+
+    def on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
         """The mean of the classes' accuracies, weighted as in the client's training records."""
         data = self.federation
         counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).tolist()
@@ -136,6 +189,39 @@ class Evaluator:
         right = torch.bincount(labels[hits], minlength=classes).tolist()
         return [h / c if c else None for h, c in zip(right, counts, strict=True)]
 
+    def _groups(self, models: Models) -> Iterator[list[tuple[int, Mapping[str, Tensor]]]]:
+        """The models in groups that `_hits` takes together; one at a time where that is no quicker, to save memory."""
+        size, left = TOGETHER if self._linear else 1, iter(models)
+        while group := list(itertools.islice(left, size)):
+            yield group
+
+    @torch.no_grad()
+    def _hits(
+        self, models: Sequence[tuple[int, Mapping[str, Tensor]]], x: Tensor, y: Tensor
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Each client with the mask of the records that its model classifies right."""
+        if self._linear is None or len(models) < 2:
+            yield from ((client, self._run(weights, x, y)[0]) for client, weights in models)
+            return
+        layer = [torch.cat([weights[name] for _, weights in models]) for name in self._linear.names]
+        hits = []
+        for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
+            logits = F.linear(self.federation.inputs(records, self.dtype).flatten(1), *layer)
+            hits.append(logits.unflatten(1, (len(models), -1)).argmax(2).mT == labels)
+        yield from zip([client for client, _ in models], torch.cat(hits, 1).cpu(), strict=True)
+
+    @cached_property
+    def _linear(self) -> Linear | None:
+        """The layer of a model that is one linear layer and nothing else."""
+        try:
+            chain = read_chain(self.model, self.federation.shape)
+        except NotAChainError:
+            return None
+        (block, *others) = chain.blocks
+        if not isinstance(block, Linear) or others or chain.entry or block.masked or block.relu:
+            return None
+        return block
+
     @torch.no_grad()
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:
         """A mask of the records that are classified right, and the mean loss, None where it is not finite."""
@@ -145,7 +231,7 @@ class Evaluator:
         x, y = x.to(self.device), y.to(self.device)
         for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
             logits = functional_call(self.model, dict(weights), (self.federation.inputs(records, self.dtype),))
-            total += F.cross_entropy(logits.double(), labels, reduction="sum")
+            total += self.task.loss(logits.double(), labels, "sum")
             hits.append(logits.argmax(1) == labels)
         loss = float(total) / len(y)
         return torch.cat(hits).cpu(), loss if math.isfinite(loss) else None

@@ -17,7 +17,7 @@ Folders made before there were checksums are read: no file of theirs has one, wh
 experiment has one must have its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,13 @@ from fedceo.simulation.holding import Hold
 from fedceo.simulation.recording import Recording
 from fedceo.simulation.spent_files import SpentFiles
 from fedceo.simulation.tensor_files import read_tensors, save_tensors
+from fedceo.tasks import metric_of
 
 BEGINNING = ("checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl", "experiment.toml")
-"""Files that a run writes when it begins, in this order; the second and third are empty then."""
+"""Files that a run writes when it begins, in this order; the second and third are empty unless it continues another."""
 SHOWN = (
     "method", "data", "model", "regime", "noise_multiplier", "seed", "rounds", "ended_early", "discarded_rounds",
-    "seconds", "accuracy", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
+    "seconds", "privacy", "nonfinite_updates", "clients", "record_shape", "classes", "engine", "device",
     "versions",
 )  # fmt: skip
 """Fields that a summary must have to be shown; folders of earlier versions may lack some of them."""
@@ -104,10 +105,21 @@ class RunFolder:
         finally:
             self.let_go()
 
-    def create(self, experiment: Experiment, state: State, about: dict[str, Any]) -> None:
+    def create(
+        self,
+        experiment: Experiment,
+        state: State,
+        about: dict[str, Any],
+        history: Sequence[dict[str, Any]] = (),
+        spent: Sequence[Entry] = (),
+        average: Average | None = None,
+    ) -> None:
         """Save the beginning of a new run in a folder that is held; one that has anything else in it is refused.
 
         The experiment comes last: with it there is a run that can be resumed, without it there is none yet.
+
+        Args:
+            history, spent, average: of the run that this one continues.
         """
         if self.exists:
             raise UsageError(
@@ -119,9 +131,9 @@ class RunFolder:
                 raise UsageError(f"{self.path}: not an empty folder")
             try:
                 self._sweep()
-                self.save_checkpoint(state, about)
-                self._metrics.rewrite([])
-                self._spent.begin()
+                self.save_checkpoint(state, about, average)
+                self._metrics.rewrite(list(history))
+                self._spent.begin(spent)
                 text = f"# sha256: {ZEROS}\n{to_toml(experiment)}"
                 write_whole(self.path / "experiment.toml", sealed(text.encode(), IN_TOML))
             except (OSError, UsageError):
@@ -289,7 +301,8 @@ class RunFolder:
         """The summary; where a field of it is missing, one line says which."""
         path = self.path / "result.json"
         result = read_json(path, expected=self.has_checksums)
-        missing = [name for name in SHOWN if not isinstance(result, dict) or name not in result]
+        wanted = (*SHOWN, metric_of(result).name) if isinstance(result, dict) else SHOWN
+        missing = [name for name in wanted if not isinstance(result, dict) or name not in result]
         if missing:
             again = f"fedceo run {self.path / 'experiment.toml'}"
             raise UsageError(f"{path}: has no {missing[0]}, it is of another version of fedceo; run it again: {again}")
@@ -312,12 +325,3 @@ def read_recording(path: Path) -> Recording:
         return Recording.unflatten(tensors, about or {})
     except (KeyError, TypeError):
         raise UsageError(f"{path}: not a recording of a round") from None
-
-
-def free_folder(base: Path) -> Path:
-    """`base`, or the first of base-2, base-3, ... that is not taken."""
-    path, number = base, 1
-    while path.exists():
-        number += 1
-        path = base.with_name(f"{base.name}-{number}")
-    return path

@@ -10,6 +10,7 @@ from fedceo.data import Federation
 from fedceo.experiment.file import Experiment, to_toml
 from fedceo.mechanisms.base import noise_coefficients
 from fedceo.models import parameters_of
+from fedceo.tasks import make_task
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
@@ -41,6 +42,7 @@ def make_noise_key(
         model: the module with its first weights; a module of the user's own may begin anywhere.
     """
     told = experiment.model_dump_json(exclude=NOT_IN_NOISE | {"method": experiment.method.unused_later_fields()})
+    told += "".join(make_task(experiment.task).identity().values())
     coefficients = noise_coefficients(experiment)
     if len(coefficients) > 1:  # the same draws under other coefficients would be noise that two models share
         told += repr(coefficients)
@@ -52,10 +54,20 @@ def make_noise_key(
     return digest.hexdigest()
 
 
-def identity(simulation: "Simulation") -> str:
+def continued_key(noise_key: str, round_: int, rounds: int) -> str:
+    """The noise key of a run that goes on after a round, up to another number of rounds than it had.
+
+    It is neither that of the run so far nor that of a run of as many rounds from the start: each continuation has noise
+    that no other run has, in no round.
+    """
+    return hashlib.sha256(f"{noise_key} after round {round_} of {rounds}".encode()).hexdigest()
+
+
+def identity(simulation: "Simulation", experiment: Experiment) -> str:
     """A digest of everything a checkpoint's continuation depends on: experiment, data, model, engine, device."""
     data = simulation.federation
     shapes = {name: tuple(w.shape) for name, w in simulation.state.weights.items()}
-    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type)
-    digest = hashlib.sha256(f"{to_toml(simulation.experiment)} {rest} {data.digest}".encode())
+    own = simulation.task.identity().values()
+    rest = (shapes, simulation.noise_multiplier, simulation.engine, simulation.device.type, *own)
+    digest = hashlib.sha256(f"{to_toml(experiment)} {rest} {data.digest}".encode())
     return digest.hexdigest()

@@ -2,14 +2,22 @@
 
 import logging
 import math
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedceo.tasks import is_measured, metric_of
+
 LOG = logging.getLogger("fedceo")
 SILENCE = 60.0
 """Seconds after which a round is told of that was not measured, so that slow runs can be seen to live."""
+BAR = 20
+"""Letters of a bar."""
+BETWEEN_FRAMES = 0.1
+"""Seconds between two frames of a bar at least."""
 
 
 class Pace:
@@ -68,27 +76,80 @@ def minutes(seconds: float) -> str:
 def line_of(metrics: dict[str, Any], pace: Pace) -> str:
     """One line about a round."""
     parts = [f"round {metrics['round']} of {pace.total}"]
-    if "test_accuracy" in metrics:
-        parts.append(f"test accuracy {100 * metrics['test_accuracy']:.2f} %")
+    if is_measured(metrics):
+        metric = metric_of(metrics)
+        parts.append(f"test {metric.words} {metric.show(metrics[f'test_{metric.name}'])}")
     if "epsilon" in metrics:
         parts.append(f"epsilon {metrics['epsilon']:.3g}")
     return ", ".join([*parts, pace.in_words()])
 
 
+class Bar:
+    """A line on standard error that is written over round after round, for a terminal or a notebook."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._measured: dict[str, Any] = {}
+        self._written, self._due = 0, 0.0
+
+    def tell(self, metrics: dict[str, Any]) -> None:
+        """Show a round, with the last measurement if it has none of its own; some rounds are too quick to be shown."""
+        pace = self._pace
+        pace.go_on(metrics["round"])
+        self._measured = {**self._measured, **metrics}
+        if pace.elapsed < self._due and pace.step < pace.total:
+            return
+        self._due = pace.elapsed + BETWEEN_FRAMES
+        line = self._frame(shutil.get_terminal_size().columns - 1)
+        sys.stderr.write(f"\r{line.ljust(self._written)}")
+        sys.stderr.flush()
+        self._written = len(line)
+
+    def _frame(self, room: int) -> str:
+        """The longest form that fits: words count for more than the bar, and only a very narrow room cuts them."""
+        pace = self._pace
+        done = BAR * pace.step // pace.total
+        bar = f"{'━' * done}{'╌' * (BAR - done)} "
+        whole, short = (
+            line_of(self._measured, pace),
+            f"round {pace.step} of {pace.total}, {minutes(pace.left or 0)} left",
+        )
+        forms = (bar + whole, whole, bar + short, short)
+        return next((form for form in forms if len(form) <= room), short[:room])
+
+    def end(self) -> None:
+        """Leave the line as it is, and begin the next one."""
+        if self._written:
+            sys.stderr.write("\n")
+
+
+def _can_overwrite() -> bool:
+    """Whether standard error is a terminal or a notebook."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+
+
 @contextmanager
 def logged(rounds: int, wanted: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that logs a line (level INFO) for every measured round; it does nothing where that is not wanted.
+    """A function that tells of rounds; it does nothing where that is not wanted.
 
-    Where nobody has configured logging, the lines go to standard error while inside.
+    Where logging is configured, it logs a line (level INFO) for every measured round. Where it is not, a terminal and a
+    notebook show a bar, and anything else gets the same lines on standard error.
     """
     if not wanted:
         yield lambda metrics: None
         return
     pace = Pace(rounds)
+    if not LOG.hasHandlers() and _can_overwrite():
+        bar = Bar(pace)
+        try:
+            yield bar.tell
+        finally:
+            bar.end()
+        return
 
     def tell(metrics: dict[str, Any]) -> None:
         pace.go_on(metrics["round"])
-        if pace.is_due("test_accuracy" in metrics):
+        if pace.is_due(is_measured(metrics)):
             LOG.info(line_of(metrics, pace))
 
     if LOG.hasHandlers():

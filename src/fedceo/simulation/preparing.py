@@ -20,6 +20,7 @@ from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.spending import privacy_plan, settled, solve_noise
+from fedceo.tasks import make_task
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
 
@@ -81,6 +82,8 @@ def prepare(
         federation = federate(data, experiment.data, experiment.seed)
     else:
         federation = build_federation(experiment.data, experiment.seed)
+    task = make_task(experiment.task)
+    federation = task.prepared(federation)
     is_foreign = model is not None or is_own(experiment.model.name)
     if model is None:
         seed = Schedule(experiment.seed).number("model")
@@ -92,6 +95,8 @@ def prepare(
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
     privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
     simulation = Simulation(experiment, federation, model, experiment.model.name, noise_multiplier, noise_key)
+    if any(is_own(name) for name in experiment.task.metrics or []):
+        simulation.evaluator.measure(simulation.state.weights)  # what a metric refuses should not wait for a round
     if is_foreign:
         _try_out(simulation)
     work = local_work(experiment.train, 1, simulation.mechanism.local_privacy)
@@ -126,7 +131,7 @@ def prepare_again(folder: RunFolder) -> Simulation:
     if folder.finished:
         same = (noted.get("data_digest"), noted["model"]) == (simulation.federation.digest, simulation.model_name)
     else:
-        same = noted["identity"] == identity(simulation)
+        same = noted["identity"] == identity(simulation, simulation.experiment)
     if not same:
         raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
     return simulation

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedceo.mechanisms.uploads import Stack
+from fedceo.simulation.evaluation import Evaluator
 from fedceo.tensors import select_layers
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Recording:
         stacks: stage -> layer -> (m, ...), the recorded layers.
         accuracy: stage -> (m, classes), of the whole models on the test records of each class, in 0..1; NaN for a
             class without test records. Parts that a method never sends are taken from the global model.
+        names: what the data call these clients; empty where they are only numbered.
     """
 
     round: int
@@ -43,6 +45,7 @@ class Recording:
     thresholds: dict[str, float]
     stacks: dict[str, dict[str, Tensor]]
     accuracy: dict[str, Tensor]
+    names: tuple[str, ...] = ()
 
     def flatten(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors under the names "STAGE/LAYER" and "accuracy/STAGE", and the other attributes."""
@@ -54,7 +57,7 @@ class Recording:
             "noise": self.noise,
             "thresholds": self.thresholds,
             "layers": list(self.stacks["uploaded"]),  # a file keeps no order
-        }
+        } | ({"names": self.names} if self.names else {})
         return {name: w.detach().cpu().contiguous() for name, w in tensors.items()}, about
 
     @classmethod
@@ -62,7 +65,8 @@ class Recording:
         """Undo flatten."""
         accuracy = {stage: tensors[f"accuracy/{stage}"] for stage in STAGES if f"accuracy/{stage}" in tensors}
         stacks = {stage: {name: tensors[f"{stage}/{name}"] for name in about["layers"]} for stage in accuracy}
-        return cls(about["round"], tuple(about["clients"]), about["noise"], about["thresholds"], stacks, accuracy)
+        clients, names = tuple(about["clients"]), tuple(about.get("names", ()))
+        return cls(about["round"], clients, about["noise"], about["thresholds"], stacks, accuracy, names)
 
 
 def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], uploads: Stack, round_: int) -> Recording:
@@ -73,7 +77,7 @@ def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], upload
         uploads: the privatised uploads.
     """
     method, mechanism, clients = simulation.method, simulation.mechanism, uploads.clients
-    noise = mechanism.upload_noise
+    noise, data = mechanism.upload_noise, simulation.federation
     stages: dict[str, Mapping[str, Tensor]] = {"trained": trained} if noise is not None else {}
     stages["uploaded"] = uploads.weights
     thresholds: dict[str, float] = {}
@@ -88,13 +92,15 @@ def record_round(simulation: "Simulation", trained: Mapping[str, Tensor], upload
         thresholds=thresholds,
         stacks={stage: {name: w[name] for name in chosen if name in w} for stage, w in stages.items()},
         accuracy={stage: _accuracy(simulation, w, len(clients)) for stage, w in stages.items()},
+        names=tuple(map(data.name_of, clients)) if data.client_names else (),
     )
 
 
 def _accuracy(simulation: "Simulation", stack: Mapping[str, Tensor], clients: int) -> Tensor:
     """The accuracy of each client's model on each class, (clients, classes)."""
-    rows = []
+    evaluator, rows = simulation.evaluator, []
+    assert isinstance(evaluator, Evaluator), "an experiment that is measured otherwise records nothing"
     for k in range(clients):
         model = {**simulation.state.weights, **{name: w[k] for name, w in stack.items()}}
-        rows.append([float("nan") if a is None else a for a in simulation.evaluator.per_class(model)])
+        rows.append([float("nan") if a is None else a for a in evaluator.per_class(model)])
     return torch.tensor(rows)

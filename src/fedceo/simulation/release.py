@@ -7,7 +7,6 @@ records. A release holds what follows from the noised updates, from settings and
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedceo.accounting.ledger import Ledger
-from fedceo.accounting.rows import OBSERVERS, Row, account
+from fedceo.accounting.rows import OBSERVERS, Row, account, rounded_up
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
@@ -26,10 +25,12 @@ from fedceo.simulation.chosen import check_may_leave, rows_of_study, study_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.runs import load
 from fedceo.simulation.spending import privacy_plan
+from fedceo.tasks import summary_of
 from fedceo.tensors.weights import last_layer
 
 PUBLIC_SETTINGS: dict[str, Any] = {
     "data": {"name", "partition", "alpha", "min_records", "records", "validation"},
+    "task": True,
     "model": True,
     "cohort": True,
     "train": True,
@@ -113,7 +114,7 @@ def card_of(
         "rounds": result["rounds"],
         "noise_multiplier": result["noise_multiplier"],
         "test_accuracy": accuracy,
-        **({"average_test_accuracy": averaged} if "average" in result["accuracy"] else {}),
+        **({"average_test_accuracy": averaged} if "average" in summary_of(result) else {}),
         "privacy": rows,
         "removable_noise": experiment.privacy.randomness == "seeded",
         "study": study,
@@ -137,7 +138,7 @@ def public_accuracy(experiment: Experiment, result: Mapping[str, Any], of: str =
     data = experiment.data.name
     if data not in DATASETS or result["data"] != data or experiment.method.keeps_heads:
         return None
-    found: float | None = result["accuracy"].get(of)
+    found: float | None = result.get("accuracy", {}).get(of)
     return found
 
 
@@ -153,7 +154,7 @@ def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, 
     rows = [row.as_dict() for row in _rows(folder, experiment, result, ledger)]
     if study is None:
         return rows
-    return [row | {"epsilon": _rounded_up(row["epsilon"])} for row in rows_of_study(rows, study)]
+    return [row | {"epsilon": rounded_up(row["epsilon"])} for row in rows_of_study(rows, study)]
 
 
 def is_covered(rows: list[dict[str, Any]]) -> bool:
@@ -169,15 +170,7 @@ def _rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any], 
     plan = privacy_plan(experiment, sizes, result["noise_multiplier"])
     found = account(plan, replace(ledger.realised(plan), participations=None))
     firsts = {(row.observer, row.unit): row for row in reversed(found) if row.observer in OBSERVERS}
-    return [replace(row, epsilon=_rounded_up(row.epsilon)) for row in found if row in firsts.values()]
-
-
-def _rounded_up(epsilon: float | None) -> float | None:
-    """Three significant digits, never less than the number itself."""
-    if epsilon is None or epsilon == 0:
-        return epsilon
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return float(f"{math.ceil(epsilon / unit) * unit:.6g}")
+    return [replace(row, epsilon=rounded_up(row.epsilon)) for row in found if row in firsts.values()]
 
 
 def _released_weights(
@@ -221,7 +214,7 @@ def card_as_markdown(card: Mapping[str, Any]) -> str:
     lines = [
         f"# {card['method']} on {card['data']}",
         "",
-        f"The model {card['model']} for records of shape {card['record_shape']} and {card['classes']} classes, trained "
+        f"The model {card['model']} for records of shape {card['record_shape']} and {card['classes']} outputs, trained "
         f"with {card['clients']} clients in {card['rounds']} rounds. Its weights are in model.safetensors.",
         *([f"Left out, because clients keep these tensors for themselves: {kept}."] if kept else []),
         "",

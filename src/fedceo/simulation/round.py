@@ -167,9 +167,7 @@ class LocalCohort:
         passes: list[Weights] = [self.method.starts(state, entry.reported, entry.round)]
         for work in self.works:
             begin = self.method.phase_start(state, entry.reported, passes)
-            if self.method.pulls_to_global:
-                work = replace(work, anchor=state.weights)
-            trained, loss = self._phase(begin, entry, work)
+            trained, loss = self._phase(begin, entry, self.method.for_cohort(work, state, entry.reported, passes))
             passes.append(trained)
         if self.method.stays_home(entry.round):
             return Contribution({}, {}, passes[-1]), loss
@@ -198,7 +196,7 @@ class LocalCohort:
             own = set(entry.own)
             device = self.context.device
             rows = torch.tensor([k for k, client in enumerate(entry.reported) if client in own], device=device)
-            found = self.trainer.train({n: w[rows] for n, w in starts.items()}, entry.own, entry.round, work)
+            found = self.trainer.train({n: w[rows] for n, w in starts.items()}, entry.own, entry.round, work.of(rows))
             weights = {name: w.clone().index_copy_(0, rows, found.weights[name]) for name, w in starts.items()}
         loss = float(found.losses.mean())
         return weights, loss if math.isfinite(loss) else None

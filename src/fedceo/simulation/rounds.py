@@ -24,14 +24,16 @@ from fedceo.methods.base import Method, Smooth, State, make_method
 from fedceo.models import check_model, parameters_of
 from fedceo.simulation.averaging import Average, measure_released, with_model
 from fedceo.simulation.clock import Clock
-from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.identity import make_noise_key
+from fedceo.simulation.metric_evaluation import make_evaluator
 from fedceo.simulation.recording import Recording, record_round
 from fedceo.simulation.round import Collected, LocalCohort, Outcome, plan_round, take_round
+from fedceo.tasks import make_task
 from fedceo.tensors import select_layers
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_device, choose_engine, make_trainer
 from fedceo.training.features import on_features
+from fedceo.training.noise import noise_of_training
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Trainer, Work, local_work
 
@@ -62,7 +64,7 @@ class Simulation:
             noise_multiplier: sigma, as given or solved for a target epsilon; 0 without a mechanism.
             noise_key: that of a run which is resumed; left out, it is made from everything that identifies the run.
         """
-        self.experiment, self.model_name = experiment, model_name
+        self.experiment, self.model_name, self.task = experiment, model_name, make_task(experiment.task)
         self.noise_multiplier = noise_multiplier
         self.device = choose_device(experiment.train.device)
         if self.device.type == "cuda":
@@ -74,16 +76,21 @@ class Simulation:
             noise_key = make_noise_key(experiment, federation, self.whole_model, model_name, noise_multiplier)
         self.schedule = Schedule(experiment.seed, experiment.privacy.randomness, noise_key=noise_key)
         self.mechanism = make_mechanism(experiment, noise_multiplier, self.schedule)
+        self.sizes = federation.sizes
+        if int(self.sizes.min()) == 0:
+            raise UsageError(f"data: client {federation.name_of(int(self.sizes.argmin()))} has no records to train on")
         self._smooth: Smooth | None = None
         self.method = self._method()
         self._check(federation)
         self.model, self.federation = on_features(self.whole_model, federation)
-        self.context = TrainingContext(self.model, self.federation, self.schedule, self.device, dtype)
+        self.context = TrainingContext(self.model, self.federation, self.schedule, self.device, dtype, task=self.task)
+        if self.task.own_loss is not None:  # before the choice of an engine, which says what it thinks of such a loss
+            x, y = self.context.records(self.federation.train[0][:2].to(self.device))
+            self.task.own_loss.try_out(self.model(x), y)
         self.engine = choose_engine(self.context, experiment.train.engine)
         self.trainer: Trainer = make_trainer(self.context, self.engine)
         self.workers: Callable[[], dict[str, Any] | None] = lambda: None  # where clients train, for the summary
-        self.evaluator = Evaluator(self.model, self.federation, self.device, dtype)
-        self.sizes = federation.sizes
+        self.evaluator = make_evaluator(self.model, self.federation, self.device, dtype, self.task)
         self.state = State({name: w.clone() for name, w in parameters_of(self.model).items()})
         self.average: Average | None = None
         self.on_recording: Callable[[Recording], None] | None = None
@@ -179,32 +186,21 @@ class Simulation:
         )
 
     def measure(self) -> dict[str, Any]:
-        """Accuracies of the global model, of the average of such, and of clients' own models, where there are any."""
+        """Metrics of the global model, of the average of such, and of clients' own models, where there are any."""
         weights = self.method.global_model(self.state)
-        record = measure_released(self.evaluator, weights, self.average)
+        record = {**self.evaluator.about, **measure_released(self.evaluator, weights, self.average)}
+        by_clients = self.experiment.evaluation.choose_by == "personal"
         own = self.method.personal_clients(self.state)
         clients = range(self.federation.clients) if own is None else own
         chosen = clients[:: -(-len(clients) // MOST_MEASURED) or 1]
         if own is None:  # everybody's own model is the global one
-            if self.experiment.evaluation.choose_by == "personal":
-                record["validation_accuracy"] = self.evaluator.validate_personal(
-                    ((client, weights) for client in chosen), len(chosen)
-                )
-            by_class = record["test_accuracy_per_class"]
-            record |= self.evaluator.measure_distribution((client, by_class) for client in chosen)
-            if not self.federation.has_local_test:
-                return record
-            local = self.evaluator.measure_local(weights, chosen)
-            return record | {"local_accuracy": local, "personal_accuracy": record["test_accuracy"]}
+            return record | self.evaluator.measure_shared(weights, chosen, record, by_clients)
 
         def models() -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
             for k in chosen:
                 yield k, {name: w[0] for name, w in self.method.personalise(self.state, [k], self.round).items()}
 
-        most = self.experiment.evaluation.personal_clients
-        if self.experiment.evaluation.choose_by == "personal":
-            record["validation_accuracy"] = self.evaluator.validate_personal(models(), most)
-        return record | self.evaluator.measure_personal(models(), most)
+        return record | self.evaluator.measure_own(models, self.experiment.evaluation.personal_clients, by_clients)
 
     def phases(self, t: int) -> Sequence[Work]:
         """The phases of a client's local training in round t, one after another."""
@@ -234,17 +230,21 @@ class Simulation:
         return self.clip * math.exp(-privacy.clip_learning_rate * (unclipped - privacy.clip_quantile))
 
     def _method(self) -> Method:
-        return make_method(self.experiment, parameters_of(self.whole_model), self.mechanism, self._smooth)
+        record, noise = self.mechanism.local_privacy, None
+        if record is not None:
+            work = local_work(self.experiment.train, 1, record)
+            noise = self.mechanism.step * noise_of_training(work, self.sizes.tolist())
+        weights = parameters_of(self.whole_model)
+        return make_method(self.experiment, weights, self.mechanism, len(self.sizes), self._smooth, noise)
 
     def _check(self, federation: Federation) -> None:
         takes_tokens = federation.x.dtype == torch.int32
-        check_model(self.whole_model, federation.shape, federation.classes, torch.int64 if takes_tokens else None)
+        dtype, places = torch.int64 if takes_tokens else None, self.task.places(federation)
+        check_model(self.whole_model, federation.shape, federation.classes, dtype, places)
         if self.experiment.cohort.size > federation.clients:
             raise UsageError(
                 f"cohort.size is {self.experiment.cohort.size}, more than the {federation.clients} clients"
             )
-        if int(federation.sizes.min()) == 0:
-            raise UsageError(f"data: client {int(federation.sizes.argmin())} has no records to train on")
         if len(federation.test_y) == 0:
             raise UsageError("data: there are no test records")
         if self.method.needs_stack and self.experiment.method.release == "average":
@@ -252,6 +252,11 @@ class Simulation:
                 f"method {self.experiment.method.name}: sees single uploads, so its settings must name a release"
             )
         self.method.check(federation.classes, takes_tokens)
+        if self.method.statistics(1) is not None and not self.task.has_classes:
+            raise UsageError(
+                f'method.name: "{self.experiment.method.name}" begins with means of the records of each label, and '
+                f'task "{self.experiment.task.name}" has none'
+            )
         try:
             select_layers(parameters_of(self.whole_model), self.experiment.record.layers)
         except ValueError as error:

@@ -8,7 +8,7 @@ fedceo.load("runs/mine").model
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedceo.experiment.file import Experiment
 from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, can_be_built, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
+from fedceo.simulation.callbacks import Callback, Callbacks
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.pace import logged
@@ -30,6 +31,7 @@ from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.shown import as_html, in_words
 from fedceo.simulation.summary import own_model_of, result_of
+from fedceo.tasks import is_measured
 from fedceo.tensors.weights import Weights
 
 if TYPE_CHECKING:  # slow to import, and not always needed
@@ -37,6 +39,11 @@ if TYPE_CHECKING:  # slow to import, and not always needed
 
 OnRound = Callable[[dict[str, Any]], None]
 OnStart = Callable[[Simulation], None]
+ShouldStop = Callable[[], bool]
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,8 @@ def run(
     workers: "Workers | None" = None,
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: ShouldStop = never,
+    callbacks: Sequence[Callback | str] = (),
     progress: bool = True,
 ) -> Run:
     """Train a federation.
@@ -96,15 +104,17 @@ def run(
         on_start: called with the simulation before its first round, by whoever wants to watch it.
         on_round: called with every round's metrics.
         should_stop: asked after every round; the run is saved and left unfinished when it says yes.
-        progress: whether a line is logged for every measured round ("fedceo", level INFO); it is shown on standard
-            error where logging is not configured.
+        callbacks: objects of fedceo.Callback, or their names, that hear of the start, every measurement and the end.
+        progress: whether rounds are told of: a line is logged for every measured one ("fedceo", level INFO) where
+            logging is configured; where it is not, terminals and notebooks show a bar, anything else the lines.
     """
+    watchers = Callbacks(callbacks)
     simulation = prepare(as_experiment(experiment), data, model)
     folder = None if out is None else RunFolder(Path(out))
-    with _on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
+    with on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
         if folder is not None:
-            folder.create(simulation.experiment, simulation.state, _about(simulation, 0.0))
-        return _carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop, progress)
+            folder.create(simulation.experiment, simulation.state, about_run(simulation, 0.0))
+        return carry_on(simulation, folder, [], 0.0, on_start, on_round, should_stop, progress, watchers)
 
 
 def resume(
@@ -115,11 +125,12 @@ def resume(
     workers: "Workers | None" = None,
     on_start: OnStart | None = None,
     on_round: OnRound | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: ShouldStop = never,
+    callbacks: Sequence[Callback | str] = (),
     progress: bool = True,
 ) -> Run:
     """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
-    folder = RunFolder(Path(path))
+    watchers, folder = Callbacks(callbacks), RunFolder(Path(path))
     experiment = folder.experiment()
     with folder.held():
         if folder.finished:
@@ -129,18 +140,12 @@ def resume(
         if model is None and not can_be_built(experiment.model.name):
             raise UsageError(MADE_IN_PYTHON.format(folder=folder.path))
         simulation = prepare(experiment, data, model, about["noise_key"])
-        federation = simulation.federation.origin
-        check_unchanged(
-            about.get("own_model"), simulation.model_name, federation.shape, federation.classes, folder.path
-        )
-        check_same_method(about, experiment.method, folder.path)
-        if about["identity"] != identity(simulation):
-            raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+        check_same(simulation, experiment, about, folder)
         ledger = folder.ledger(repeatable=simulation.ledger.repeatable, least=about["ledger"])
         history, seconds = folder.rewind(about["round"]), about["seconds"]
         simulation.restore(state, about["round"], about["clip"], ledger, about["seconds_by_part"], average, noise)
-        with _on(workers, simulation, folder):
-            return _carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop, progress)
+        with on(workers, simulation, folder):
+            return carry_on(simulation, folder, history, seconds, on_start, on_round, should_stop, progress, watchers)
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
@@ -175,8 +180,17 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     return Run(experiment, history, weights, model.eval(), result, True, ledger, folder.path, average)
 
 
+def check_same(simulation: Simulation, experiment: Experiment, about: Mapping[str, Any], folder: RunFolder) -> None:
+    """Refuse a checkpoint of another experiment, data, model or method; about: what it says of its run."""
+    data = simulation.federation.origin
+    check_unchanged(about.get("own_model"), simulation.model_name, data.shape, data.classes, folder.path)
+    check_same_method(about, experiment.method, folder.path)
+    if about["identity"] != identity(simulation, experiment):
+        raise UsageError(f"{folder.path}: the checkpoint belongs to another experiment, data or model")
+
+
 @contextmanager
-def _on(workers: "Workers | None", simulation: Simulation, folder: RunFolder | None) -> Iterator[None]:
+def on(workers: "Workers | None", simulation: Simulation, folder: RunFolder | None) -> Iterator[None]:
     """The simulation with its training and smoothing on workers, if there are to be any, while inside."""
     if workers is None:
         yield
@@ -194,24 +208,33 @@ def _on(workers: "Workers | None", simulation: Simulation, folder: RunFolder | N
         raise UsageError(f"{error}; go on with: fedceo run --resume {folder.path}") from None
 
 
-def _carry_on(
+def carry_on(
     simulation: Simulation,
     folder: RunFolder | None,
     history: list[dict[str, Any]],
     seconds: float,
     on_start: OnStart | None,
     on_round: OnRound | None,
-    should_stop: Callable[[], bool],
+    should_stop: ShouldStop,
     progress: bool,
+    watchers: Callbacks,
 ) -> Run:
     with logged(simulation.experiment.train.rounds, progress) as log:
+
+        def begin(simulation: Simulation) -> None:
+            if on_start is not None:
+                on_start(simulation)
+            watchers.start(simulation, None if folder is None else folder.path)
 
         def told(record: dict[str, Any]) -> None:
             log(record)
             if on_round is not None:
                 on_round(record)
+            watchers.measure(record)
 
-        return _taken(simulation, folder, history, seconds, on_start, told, should_stop)
+        run = _taken(simulation, folder, history, seconds, begin, told, should_stop)
+    watchers.end(run.result)
+    return run
 
 
 def _taken(
@@ -219,9 +242,9 @@ def _taken(
     folder: RunFolder | None,
     history: list[dict[str, Any]],
     seconds: float,
-    on_start: OnStart | None,
+    on_start: OnStart,
     on_round: OnRound,
-    should_stop: Callable[[], bool],
+    should_stop: ShouldStop,
 ) -> Run:
     experiment = simulation.experiment
     start = time.perf_counter() - seconds
@@ -231,26 +254,25 @@ def _taken(
     written = len(folder.ledger(repeatable=simulation.ledger.repeatable).entries) if folder is not None else 0
     if folder is not None:
         simulation.on_recording = folder.save_recording
-    if on_start is not None:
-        on_start(simulation)
+    on_start(simulation)
     stopped = False
     while entry is not None and not stopped:
         if folder is not None and len(simulation.ledger.entries) >= written:
             folder.spend(entry)  # before anything of the round can leave
         record = simulation.step(entry)
         entry, ended = next_round(simulation, budget)
-        if ended is not None and "test_accuracy" not in record:
+        if ended is not None and not is_measured(record):
             record |= simulation.measure()
         history.append(record)
         stopped = should_stop()
         if folder is not None:
             folder.append(record)
-            if simulation.round % experiment.checkpoint.every == 0 or stopped:
-                about = _about(simulation, time.perf_counter() - start)
+            if simulation.round % experiment.checkpoint.every == 0 or stopped or entry is None:
+                about = about_run(simulation, time.perf_counter() - start)
                 folder.save_checkpoint(simulation.state, about, simulation.average, simulation.noise)
         on_round(record)
     finished = entry is None
-    if finished and history and "test_accuracy" not in history[-1]:  # killed after the last round that was allowed
+    if finished and history and not is_measured(history[-1]):  # killed after the last round that was allowed
         history[-1] |= simulation.measure()
         if folder is not None:
             folder.rewrite(history)
@@ -275,7 +297,7 @@ def _on_cpu(weights: Weights) -> dict[str, Tensor]:
     return {name: w.detach().cpu() for name, w in weights.items()}
 
 
-def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
+def about_run(simulation: Simulation, seconds: float) -> dict[str, Any]:
     spent = len(simulation.ledger.entries)
     return {
         "round": simulation.round,
@@ -285,7 +307,7 @@ def _about(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "clip": simulation.clip,
         "noise_multiplier": simulation.noise_multiplier,
         "sizes": Counter(simulation.federation.sizes.tolist()),  # clients by how many records they train on
-        "identity": identity(simulation),
+        "identity": identity(simulation, simulation.experiment),
         "noise_key": simulation.schedule.noise_key,
         **own_model_of(simulation),
         **simulation.experiment.method.identity(),

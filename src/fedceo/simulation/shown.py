@@ -3,6 +3,8 @@
 from html import escape
 from typing import TYPE_CHECKING
 
+from fedceo.tasks import metric_of, summary_of
+
 if TYPE_CHECKING:
     from fedceo.simulation.runs import Run
 
@@ -14,8 +16,9 @@ def in_words(run: "Run") -> str:
     """One line: what was run, how far it is, and what came out."""
     result, observer = run.result, run.experiment.privacy.observer
     parts = [f"{len(run.history)} of {run.experiment.train.rounds} rounds"]
-    if result["accuracy"]["last"] is not None:
-        parts.append(f"test accuracy {100 * result['accuracy']['last']:.2f} %")
+    metric, last = metric_of(result), summary_of(result)["last"]
+    if last is not None:
+        parts.append(f"test {metric.words} {metric.show(last)}")
     epsilon = next((row["epsilon"] for row in result["privacy"] if row["observer"] == observer), None)
     parts.append("no epsilon" if epsilon is None else f"epsilon {epsilon:.3g} for the {observer}")
     if not result.get("model_is_finite", True):
@@ -26,15 +29,17 @@ def in_words(run: "Run") -> str:
 
 
 def as_html(run: "Run") -> str:
-    """The words above the curve of the test accuracy, where at least two rounds were measured."""
+    """The words above the curve of the test accuracy, or other metric, where at least two rounds were measured."""
     words = f"<div>{escape(in_words(run)[1:-1])}</div>"
-    measured = [(each["round"], each["test_accuracy"]) for each in run.history if "test_accuracy" in each]
+    metric = metric_of(run.result)
+    found = [(each["round"], each.get(f"test_{metric.name}")) for each in run.history]
+    measured = [(t, value) for t, value in found if value is not None]
     if len(measured) < 2:
         return words
-    rounds, highest = run.experiment.train.rounds, max(accuracy for _, accuracy in measured) or 1.0
+    rounds, highest = run.experiment.train.rounds, max(value for _, value in measured) or 1.0
     points = " ".join(f"{WIDTH * t / rounds:.1f},{HEIGHT * (1 - y / highest):.1f}" for t, y in measured)
     return (
         f'{words}<svg width="{WIDTH}" height="{HEIGHT}" viewBox="-2 -2 {WIDTH + 4} {HEIGHT + 4}" role="img">'
-        f"<title>test accuracy over rounds, 0 to {100 * highest:.2f} %</title>"
+        f"<title>test {escape(metric.words)} over rounds, 0 to {metric.show(highest)}</title>"
         f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
     )

@@ -1,5 +1,6 @@
 """The files of a run folder that say what was spent: ledger.jsonl, and in a federation asked.json."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ class SpentFiles:
         self._lines = Lines(folder / "ledger.jsonl")
         self._asked = folder / "asked.json"
 
-    def begin(self) -> None:
-        self._lines.rewrite([])
+    def begin(self, spent: Iterable[Entry] = ()) -> None:
+        """Begin a ledger; spent: by the run that this one continues."""
+        self._lines.rewrite([entry.as_dict() for entry in spent])
 
     def add(self, entry: Entry) -> None:
         """Add one round; on return it is on the disk."""

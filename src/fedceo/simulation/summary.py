@@ -14,44 +14,63 @@ from fedceo.experiment.file import Experiment
 from fedceo.experiment.plugins import is_own
 from fedceo.models.plugins import fingerprint
 from fedceo.simulation.spending import spent_rows
+from fedceo.tasks import Metric, is_measured, main_metric, metric_of
 
-OF_CLIENTS = ("local_accuracy", "personal_accuracy", "distribution_accuracy", "distribution_accuracy_worst")
-"""The metrics of clients' own models."""
+
+def _of_clients(metric: Metric) -> tuple[str, ...]:
+    """The names of the metrics of clients' own models."""
+    name = metric.name
+    return (
+        f"local_{name}",
+        f"local_{name}_worst",
+        f"personal_{name}",
+        f"distribution_{name}",
+        f"distribution_{name}_worst",
+    )
 
 
 def summarise(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracies: last, best (chosen on the test set, so optimistic) and at_best_validation, each with its round.
+    """Accuracies, or another metric of the task: last, best and at_best_validation, each with its round.
 
-    Where there is an average of the global models at the end, also its accuracy.
+    `best` is chosen on the test set, so optimistic. Where there is an average of the global models at the end, also its
+    accuracy.
 
     Where the last model has just been smoothed, also that of the last round measured that did not smooth, or None: a
     smoothing can do much to a model, for better or worse.
     """
-    measured = [r for r in history if "test_accuracy" in r]
+    measured = [r for r in history if is_measured(r)]
     if not measured:
         return {"last": None, "best": None, "at_best_validation": None}
-    best = max(measured, key=lambda r: r["test_accuracy"])
-    chosen = [r for r in measured if r["validation_accuracy"] is not None]
-    by_validation = max(chosen, key=lambda r: r["validation_accuracy"]) if chosen else None
+    metric = metric_of(measured[0])
+    test, validation = f"test_{metric.name}", f"validation_{metric.name}"
+    best = max(measured, key=lambda r: metric.score(r[test]))
+    chosen = [r for r in measured if r[validation] is not None]
+    by_validation = max(chosen, key=lambda r: metric.score(r[validation])) if chosen else None
     unsmoothed: dict[str, Any] = {}
     if measured[-1].get("smoothed"):
         between = next((r for r in reversed(measured) if not r.get("smoothed")), dict[str, Any]())
         unsmoothed = {
-            "last_unsmoothed": between.get("test_accuracy"), "last_unsmoothed_round": between.get("round"),
+            "last_unsmoothed": between.get(test), "last_unsmoothed_round": between.get("round"),
         }  # fmt: skip
-    average = {"average": measured[-1]["average_test_accuracy"]} if "average_test_accuracy" in measured[-1] else {}
+    average = {"average": measured[-1][f"average_{test}"]} if f"average_{test}" in measured[-1] else {}
     return (
         unsmoothed
         | average
-        | {f"{name}_last": measured[-1].get(name) for name in OF_CLIENTS}
+        | {f"{name}_last": measured[-1].get(name) for name in _of_clients(metric)}
         | {
-            "last": measured[-1]["test_accuracy"],
-            "best": best["test_accuracy"],
+            "last": measured[-1][test],
+            "best": best[test],
             "best_round": best["round"],
-            "at_best_validation": by_validation["test_accuracy"] if by_validation else None,
+            "at_best_validation": by_validation[test] if by_validation else None,
             "at_best_validation_round": by_validation["round"] if by_validation else None,
         }
     )
+
+
+def _measured(experiment: Experiment, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary under the name of its metric, which is said where it is not the accuracy."""
+    metric = main_metric(experiment.task)
+    return metric.about | {metric.name: summarise(history)}
 
 
 def global_model_caveat(experiment: Experiment) -> str | None:
@@ -116,7 +135,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "ended_early": ended,
         "discarded_rounds": sum("discarded" in r for r in history),
         "seconds": seconds,
-        "accuracy": summarise(history),
+        **_measured(experiment, history),
         "global_model_caveat": global_model_caveat(experiment),
         "privacy": [row.as_dict() for row in rows],
         "ledger": len(simulation.ledger.entries),

@@ -1,6 +1,8 @@
 """The cells of a sweep: the experiments of files and their grids, and the folder of each run."""
 
+import hashlib
 import itertools
+import json
 import re
 import tomllib
 from collections import Counter
@@ -13,7 +15,11 @@ from typing import Any
 from fedceo.errors import UsageError
 from fedceo.experiment.file import NOT_TOML, Experiment, load_experiment, load_grid
 from fedceo.experiment.grid import nearest
+from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.preparing import with_absolute_places
 
+NOT_OF_THE_RUN: Any = {"note": True, "data": {"root"}}
+"""Fields that change nothing of a run: words, and the folder in which its data lie on a machine."""
 PARTS = "parts"
 """A folder of this name holds files that others extend, no experiments."""
 
@@ -43,6 +49,9 @@ def find_cells(
 ) -> list[Cell]:
     """All cells of a file or of the files in a folder.
 
+    A cell that a study beside its file has run already, such as the chosen finalist of `fedceo tune`, has its folder
+    there, so that it is not run twice.
+
     Args:
         seeds: runs of each experiment, with its own seed and those after it.
         overrides: "section.field=value", for every cell.
@@ -51,12 +60,16 @@ def find_cells(
     """
     choices = [[f"{field}={_as_toml(value)}" for field, value in values.items()] for values in combinations(grid)]
     found = [find_experiments(target, [*overrides, *chosen], patterns) for chosen in choices]
+    homes = {name: file.parent for name, (file, _) in _known(target).items()}
     cells = []
     for of_file, (chosen, experiments) in itertools.product(found[0], zip(choices, found, strict=True)):
         name, experiment = ",".join([of_file, *chosen]), experiments[of_file]
         for seed in range(experiment.seed, experiment.seed + seeds):
-            folder = out / _as_path(name) / f"seed-{seed}"
-            cells.append(Cell(name, experiment.model_copy(update={"seed": seed}), folder))
+            seeded = experiment.model_copy(update={"seed": seed})
+            folder, done = out / _as_path(name) / f"seed-{seed}", trial_folder(homes[of_file], seeded)
+            if RunFolder(done).finished and not folder.exists():
+                folder = done
+            cells.append(Cell(name, seeded, folder))
     twice = [folder for folder, count in Counter(cell.folder for cell in cells).items() if count > 1]
     if twice:
         raise UsageError(f"--grid: {twice[0].parent.name} comes twice, expected values that differ")
@@ -73,15 +86,7 @@ def find_experiments(target: Path, overrides: Sequence[str], patterns: Sequence[
         overrides: "section.field=value", for every experiment.
         patterns: only experiments whose names match one of these, such as "sigma-2.0/*"; left out: all.
     """
-    known: dict[str, tuple[Path, str | None]] = {}
-    for file in experiment_files(target):
-        grid = load_grid(file)
-        name = "" if file == target else file.relative_to(target).with_suffix("").as_posix()
-        for cell in [None] if grid is None else grid.cells:
-            full = "/".join(filter(None, [name, cell])) or file.stem
-            if full in known:
-                raise UsageError(f"{file}: {full} is the name of an experiment in {known[full][0]} too")
-            known[full] = file, cell
+    known = _known(target)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise UsageError(
@@ -92,6 +97,45 @@ def find_experiments(target: Path, overrides: Sequence[str], patterns: Sequence[
         for name, (file, cell) in known.items()
         if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
     }
+
+
+def _known(target: Path) -> dict[str, tuple[Path, str | None]]:
+    """The file and the cell of every experiment, by name."""
+    known: dict[str, tuple[Path, str | None]] = {}
+    for file in experiment_files(target):
+        grid = load_grid(file)
+        name = "" if file == target else file.relative_to(target).with_suffix("").as_posix()
+        for cell in [None] if grid is None else grid.cells:
+            full = "/".join(filter(None, [name, cell])) or file.stem
+            if full in known:
+                raise UsageError(f"{file}: {full} is the name of an experiment in {known[full][0]} too")
+            known[full] = file, cell
+    return known
+
+
+def of_the_run(experiment: Experiment) -> dict[str, Any]:
+    """All that a run depends on: two experiments that agree in it have the same run."""
+    return with_absolute_places(experiment).model_dump(mode="json", exclude=NOT_OF_THE_RUN)
+
+
+def trial_folder(study: Path, experiment: Experiment) -> Path:
+    """The folder of an experiment's run in a study's folder, whichever grid asked for it and as which of its trials."""
+    digest = hashlib.sha256(json.dumps(of_the_run(experiment)).encode()).hexdigest()
+    return study / f"trial-{digest[:12]}"
+
+
+def default_folder(kind: str, target: Path, changes: Sequence[str]) -> Path:
+    """runs/KIND/PATH, the folder of a study of a file or folder, other than that of any other target or changes.
+
+    PATH is the target's own, within the working directory where it lies there; changes to its fields add a digest.
+    """
+    path = target.resolve()
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.relative_to(path.anchor)
+    name = path.with_suffix("") if target.is_file() else path if path.parts else Path("here")
+    if changes:
+        digest = hashlib.sha256("\n".join(changes).encode()).hexdigest()
+        name = name.with_name(f"{name.name}-{digest[:8]}")
+    return Path("runs") / kind / name
 
 
 def _load(file: Path, overrides: Sequence[str], cell: str | None) -> Experiment:

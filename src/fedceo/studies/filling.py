@@ -25,10 +25,10 @@ def read_entries(file: Path) -> list[Entry]:
     try:
         entries = json.loads(file.read_text())
     except (OSError, ValueError):
-        raise UsageError(f"--fill: {file}: expected a results.json of a sweep") from None
+        raise UsageError(f"{file}: expected a results.json of a sweep") from None
     told = {"name", "seed", "experiment"}
     if not isinstance(entries, list) or not all(isinstance(each, dict) and told <= each.keys() for each in entries):
-        raise UsageError(f"--fill: {file}: expected a results.json of a sweep")
+        raise UsageError(f"{file}: expected a results.json of a sweep")
     return entries
 
 

@@ -28,6 +28,7 @@ from fedceo.simulation.spending import privacy_plan, solve_noise
 from fedceo.studies.cells import Cell
 from fedceo.studies.sweep import sweep
 from fedceo.studies.tune import changed, last_validation
+from fedceo.tasks import main_metric
 from fedceo.training.system_draws import SystemGenerator
 
 README = """# Private
@@ -162,6 +163,12 @@ def _score(question: Question, federation: Federation, plan: Plan) -> Score:
         return Score()
     most = 1 if plan.protects_records else federation.most_validated
     assert most is not None
+    metric = main_metric(question.experiment.task)
+    if not metric.moves_by_one_in_n:
+        raise UsageError(
+            f"--private: nobody knows by how much one record changes the {metric.words}, so that no noise on it has an "
+            "epsilon; declare validation records public (--public-validation)"
+        )
     return Score(most / len(federation.validation) / question.score_noise)
 
 
@@ -214,6 +221,8 @@ def _run(
 
 def _released(question: Question, rows: list[StudyRow], out: Path, best: int | None, score: float | None) -> Study:
     """Write what may leave the study: the chosen run, its settings, and what all of it costs."""
+    if score is not None:
+        score = main_metric(question.experiment.task).value_of(score)
     table = {"validation": question.validation, "score": score, "rows": [row.as_dict() for row in rows]}
     experiment, chosen = question.experiment, None
     if best is not None:

@@ -127,7 +127,7 @@ def _for_records(
     """Single records are protected, and everybody is in every round."""
     regime, settings = rules()["record"], _settings(epsilon, shape)
     data = _data(clients * records, shape)
-    table = _joined({"data": {"name": data["name"], "clients": clients}}, settings, regime)
+    table = _joined({"data": {"name": data["name"], "clients": clients}}, {"model": settings["model"]}, regime)
     table["cohort"] = {"size": clients}
     table["train"]["batch_size"] = max(math.ceil(regime["batch_share"] * records), 1)
     table["privacy"] |= {"target_epsilon": epsilon, "delta": default_delta(clients * records)}

@@ -5,8 +5,10 @@ from typing import Any
 
 from fedceo.simulation.folder import RunFolder
 from fedceo.studies.cells import Cell
+from fedceo.tasks import is_measured, metric_of
 
-CURVES = ("test_accuracy", "validation_accuracy", "local_accuracy", "personal_accuracy", "distribution_accuracy")
+CURVES = ("test", "validation", "local", "personal", "distribution")
+"""Whose accuracies, or other metrics, are kept over rounds."""
 
 
 def results_of(
@@ -31,7 +33,8 @@ def results_of(
 
 def _curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The rounds that were evaluated, and the accuracies measured in them."""
-    measured = [record for record in history if "test_accuracy" in record]
-    curves = {name: [record.get(name) for record in measured] for name in CURVES}
+    measured = [record for record in history if is_measured(record)]
+    metric = metric_of(measured[0]).name if measured else ""
+    curves = {name: [record.get(name) for record in measured] for name in (f"{of}_{metric}" for of in CURVES)}
     said = {name: values for name, values in curves.items() if any(value is not None for value in values)}
     return {"round": [record["round"] for record in measured]} | said

@@ -5,17 +5,25 @@ from typing import Any
 
 from fedceo.experiment.file import Experiment
 from fedceo.studies.cells import combinations
+from fedceo.studies.tune import changed, search_space
 
 
 def searched(experiment: Experiment, grid: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of each "section.field" that are tried: those of the grid or else of the method's own space."""
+    """The values of each "section.field" that are tried: those of the grid, or else the method's own with the
+    experiment's, smallest first where they are numbers."""
     if not grid:
-        return experiment.method.search_space(experiment)
+        return {field: _in_order(values) for field, values in search_space(experiment)[1].items()}
     found: dict[str, list[Any]] = {}
     for chosen in combinations(grid):
+        changed(experiment, chosen)  # which refuses a field or value that is none
         for field, value in chosen.items():
             found.setdefault(field, []).append(value)
     return {field: list(dict.fromkeys(values)) for field, values in found.items()}
+
+
+def _in_order(values: list[Any]) -> list[Any]:
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return sorted(values) if are_numbers else values
 
 
 def beyond_edges(space: Mapping[str, Sequence[Any]], tuned: Experiment) -> dict[str, str]:
@@ -35,5 +43,7 @@ def beyond_edges(space: Mapping[str, Sequence[Any]], tuned: Experiment) -> dict[
         if isinstance(best, int):
             further = round(further)
         if further != best and further > 0:
-            found[field] = f"{field}=[{further:.6g}, {best:g}, {neighbour:g}]"
+            rounded = float(f"{further:.3g}")
+            tried = sorted((rounded if rounded != best else further, best, neighbour))
+            found[field] = f"{field}=[{', '.join(f'{value:.6g}' for value in tried)}]"
     return found

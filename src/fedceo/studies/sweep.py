@@ -13,10 +13,9 @@ from fedceo.errors import UsageError
 from fedceo.methods.hosted import check_same_method
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.folder import RunFolder
-from fedceo.simulation.preparing import with_absolute_places
 from fedceo.simulation.runs import OnStart, resume, run
 from fedceo.simulation.stacked import run_stacked
-from fedceo.studies.cells import Cell
+from fedceo.studies.cells import Cell, of_the_run
 
 Outcome = tuple[int, Callable[[], dict[str, Any]]]
 """A cell's number, and a function that gives its result or raises."""
@@ -82,11 +81,7 @@ def _check(cell: Cell) -> None:
     folder = RunFolder(cell.folder)
     if not folder.exists:
         return
-    there, here = (
-        with_absolute_places(experiment).model_dump(exclude={"data": {"root"}})  # which may lie elsewhere now
-        for experiment in (folder.experiment(), cell.experiment)
-    )
-    if there != here:
+    if of_the_run(folder.experiment()) != of_the_run(cell.experiment):
         raise UsageError(f"{cell.folder}: holds a run of another experiment; choose another --out or remove it")
     if folder.finished:
         was = folder.result()

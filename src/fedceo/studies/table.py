@@ -2,31 +2,28 @@
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedceo.simulation.summary import global_model_caveat
 from fedceo.studies.cells import Cell
+from fedceo.tasks import metric_of, summary_of
 
 COLUMNS = (
     "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "average", "average sd",
-    "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-glob", "P-dist", "P-dist sd",
-    "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned", "seconds",
+    "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-loc, worst tenth", "P-glob", "P-dist",
+    "P-dist sd", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned", "seconds", "metric",
 )  # fmt: skip
 
-
-LATEX = str.maketrans(
-    {each: f"\\{each}" for each in "&%_#${}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\n": " "}
-)
-"""What names and notes may hold and LaTeX would read."""
 MARKDOWN = str.maketrans({"|": r"\|", "\n": " "})
 
 
 def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """One row for each experiment, over its seeds, with accuracies in percent of the test set.
 
+    `metric` is what stands in the place of the accuracy for other tasks, None for the accuracy.
     `average` is that of an average of models of several rounds, where [release] asks for one. `best` is chosen on the
     test set and so optimistic. `unsmoothed` is the accuracy in the last evaluated round without a smoothing, where the
     last round has one. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
@@ -55,13 +52,19 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "tuned": cell.experiment.note,
         "caveat": global_model_caveat(cell.experiment),
     }
+    metric = metric_of(first)
+    if metric.about:
+        row["metric"] = metric.label
     for column, key in (
         ("last", "last"), ("average", "average"), ("best", "best"), ("unsmoothed", "last_unsmoothed"),
         ("at best validation", "at_best_validation"),
-        ("P-loc", "local_accuracy_last"), ("P-glob", "personal_accuracy_last"),
-        ("P-dist", "distribution_accuracy_last"), ("P-dist, worst tenth", "distribution_accuracy_worst_last"),
+        ("P-loc", f"local_{metric.name}_last"), ("P-loc, worst tenth", f"local_{metric.name}_worst_last"),
+        ("P-glob", f"personal_{metric.name}_last"),
+        ("P-dist", f"distribution_{metric.name}_last"),
+        ("P-dist, worst tenth", f"distribution_{metric.name}_worst_last"),
     ):  # fmt: skip
-        values = [100 * result["accuracy"][key] for _, result in found if result["accuracy"].get(key) is not None]
+        summaries = [summary_of(result) for _, result in found]
+        values = [metric.scaled(summary[key]) for summary in summaries if summary.get(key) is not None]
         if values:
             row[column] = statistics.fmean(values)
             if f"{column} sd" in row:
@@ -94,15 +97,6 @@ def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_latex(rows: Sequence[Mapping[str, Any]]) -> str:
-    shown = _shown(rows)
-    body = [" & ".join(show(row, column).translate(LATEX) for column in shown) + r" \\" for row in rows]
-    head = " & ".join(column.translate(LATEX) for column in shown) + r" \\"
-    columns = "l" * len(shown)
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}"]
-    return "\n".join(lines) + "\n"
-
-
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which some row has an entry, without the spreads, which stand beside their means."""
     return [c for c in COLUMNS if not c.endswith(" sd") and any(row[c] is not None for row in rows)]
@@ -114,6 +108,8 @@ def show(row: Mapping[str, Any], column: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
+        if column.startswith("epsilon"):
+            value = math.ceil(100 * value) / 100  # an epsilon is never shown too small
         text = f"{value:.2f}" if column not in ("sigma", "seconds") else f"{value:.3g}"
         spread = row.get(f"{column} sd")
         return text if spread is None else f"{text} ± {spread:.2f}"

@@ -1,9 +1,9 @@
 """Settings chosen on the validation records, with the same number of trials for every method.
 
 `tune` searches, and knows the paper's grids for FedCEO; `tune_on_grid` tries every value of a grid for all experiments
-alike, in short runs where asked, of which the best are run again at full length. Both go by the validation accuracy
-after a trial's last round. Choosing by validation records releases something about them that no privacy row accounts
-for; `fedceo.studies.private` counts it.
+alike, in short runs where asked, of which the best are run again at full length. Both go by the validation accuracy,
+or the metric of another task, after a trial's last round. Choosing by validation records releases something about them
+that no privacy row accounts for; `fedceo.studies.private` counts it.
 """
 
 import itertools
@@ -20,10 +20,12 @@ from fedceo.experiment.sections import Data
 from fedceo.simulation.durable import make_folder, write_whole
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.spending import with_solved_noise
-from fedceo.studies.cells import Cell, combinations
+from fedceo.studies.cells import Cell, combinations, trial_folder
 from fedceo.studies.sweep import OnCell, run_cell, sweep
+from fedceo.tasks import main_metric
 
 OnTrial = Callable[[int, dict[str, Any], float], None]
+"""A function of a trial's number, settings and score, of which the highest is the best."""
 Cells = dict[tuple[str, int], Cell]
 """Cells by the experiment's name and the number of the setting in the grid."""
 
@@ -34,7 +36,7 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
     Args:
         trials: the number of settings that are tried, the experiment's own first, whatever the size of the search
             space.
-        out: the folder in which each trial has its run folder.
+        out: the folder in which each trial has its run folder, named by what it runs.
     """
     try:
         import optuna
@@ -42,19 +44,20 @@ def tune(experiment: Experiment, trials: int, out: Path, on_trial: OnTrial | Non
         raise UsageError("fedceo tune: needs the extra fedceo[tune]") from None
     _check_validation(experiment)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    own, space = _search_space(experiment)
+    own, space = search_space(experiment)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=experiment.seed))
     study.enqueue_trial(own)
     for number in range(trials):
         trial = study.ask()
         chosen = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
-        cell = Cell(f"trial-{number}", changed(experiment, chosen), out / f"trial-{number}")
+        candidate = changed(experiment, chosen)
+        cell = Cell(f"trial {number}", candidate, trial_folder(out, candidate))
         run_cell(cell)
         score = last_validation(cell)
         study.tell(trial, score)
         if on_trial is not None:
             on_trial(number, chosen, score)
-    note = f"best of {trials} trials on validation over {_listed(study.best_params)}"
+    note = f"best of {trials} trials on validation over {_listed(study.best_params)}; {_budget(trials, len(space))}"
     return _written(changed(experiment, study.best_params), note, out)
 
 
@@ -68,10 +71,11 @@ def tune_on_grid(
     on_cell: OnCell | None = None,
     stack: int | None = None,
 ) -> dict[str, tuple[Experiment, float]]:
-    """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its validation accuracy.
+    """Each experiment with the best values of the grid, written to out/NAME/tuned.toml, and its score on validation.
 
-    out/trials.json holds every trial's values and validation accuracy (null where it failed), and for finalists the
-    accuracy `at_full_length`.
+    out/trials.json holds every trial's values, folder and validation accuracy (null where it failed), and for finalists
+    the accuracy `at_full_length`. A trial's folder is named by what it runs, so that a grid that has grown, or one with
+    other fields, runs nothing again that was run before.
 
     Args:
         experiments: the experiments by name; each gets every trial of the grid. A trial that fails counts as tried.
@@ -97,16 +101,16 @@ def tune_on_grid(
     for name, experiment in experiments.items():
         _check_validation(experiment)
         for number, values in enumerate(settings):
-            folder = out / name / f"finalist-{number}"
-            whole[name, number] = Cell(f"{name}, finalist {number}", changed(experiment, values), folder)
-    trials = {
-        (name, number): Cell(
-            f"{name}, trial {number}",
-            cell.experiment if rounds is None else _shortened(cell.experiment, rounds),
-            out / name / f"trial-{number}",
-        )
-        for (name, number), cell in whole.items()
-    }
+            candidate = changed(experiment, values)
+            cell = Cell(f"{name}, finalist {number}", candidate, trial_folder(out / name, candidate))
+            whole[name, number] = cell
+    trials: Cells = {}
+    for (name, number), cell in whole.items():
+        candidate = cell.experiment if rounds is None else _shortened(cell.experiment, rounds)
+        trials[name, number] = Cell(f"{name}, trial {number}", candidate, trial_folder(out / name, candidate))
+    for cells in (whole, trials):
+        if len({cell.folder for cell in cells.values()}) < len(cells):
+            raise UsageError("--grid: two of its trials are the same, expected values that differ")
     errors: dict[str, str] = {}
 
     def note_error(cell: Cell, result: dict[str, Any] | None, error: str | None) -> None:
@@ -129,7 +133,7 @@ def tune_on_grid(
             raise UsageError(f"{name}: no trial came to an end; {decided[0]}: {errors[decided[0]]}")
 
     def shown(key: tuple[str, int], cells: Cells, scores: Mapping[tuple[str, int], float]) -> float | None:
-        return None if cells[key].name in errors else scores[key]
+        return None if cells[key].name in errors else main_metric(cells[key].experiment.task).value_of(scores[key])
 
     tuned, said = {}, {}
     for name, experiment in experiments.items():
@@ -139,8 +143,10 @@ def tune_on_grid(
         ending = f"; {failed} failed" if failed else ""
         note = _note(len(settings), rounds, finalists, settings[best])
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
+        metric = main_metric(experiment.task).name
         said[name] = [
-            values | {"validation_accuracy": shown((name, number), trials, scores)}
+            values | {"folder": trials[name, number].folder.name}
+            | {f"validation_{metric}": shown((name, number), trials, scores)}
             | ({"at_full_length": shown(key, finals, final_scores)} if (key := (name, number)) in finals else {})
             for number, values in enumerate(settings)
         ]  # fmt: skip
@@ -152,11 +158,11 @@ def settings_of(experiment: Experiment, grid: Sequence[str]) -> tuple[dict[str, 
     """Every combination of the grid's values or, without a grid, of those that `tune` would search."""
     if grid:
         return tuple(combinations(grid))
-    _, space = _search_space(experiment)
+    _, space = search_space(experiment)
     return tuple(dict(zip(space, values, strict=True)) for values in itertools.product(*space.values()))
 
 
-def _search_space(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def search_space(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The experiment's own values of all that its method has values to try for, and these together with its own."""
     known = experiment.method.search_space(experiment)
     own = {name: _value(experiment, name) for name in known}
@@ -164,7 +170,7 @@ def _search_space(experiment: Experiment) -> tuple[dict[str, Any], dict[str, lis
 
 
 def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None, stack: int | None) -> dict[tuple[str, int], float]:
-    """Run all cells and return the validation accuracy of each after its last round."""
+    """Run all cells and return the score of each, as `last_validation` gives it."""
     sweep(list(cells.values()), jobs, on_cell, stack)
     return {key: last_validation(cell) for key, cell in cells.items()}
 
@@ -172,7 +178,13 @@ def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None, stack: int | No
 def _note(trials: int, rounds: int | None, finalists: int, chosen: Mapping[str, Any]) -> str:
     length = "" if rounds is None else f" of {rounds} rounds"
     again = f", the best {finalists} again at full length," if finalists > 1 else ""
-    return f"best of {trials} trials{length}{again} on validation over {_listed(chosen)}"
+    budget = _budget(trials, len(chosen))
+    return f"best of {trials} trials{length}{again} on validation over {_listed(chosen)}; {budget}"
+
+
+def _budget(trials: int, settings: int) -> str:
+    """The trials in words that methods with different numbers of tuned settings can be compared by."""
+    return f"{trials / settings:.3g} trials for each of {settings} tuned setting{'s' if settings > 1 else ''}"
 
 
 def _listed(chosen: Mapping[str, Any]) -> str:
@@ -223,10 +235,12 @@ def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
 
 
 def last_validation(cell: Cell) -> float:
-    """Validation accuracy after the last round of the cell's run; 0 where it failed or was not measured.
+    """A score of which the highest is the best: the validation accuracy after the last round of the cell's run.
 
-    Where [release] asks for an average, it is that of the average, which is then the model to use.
+    For other tasks it is their metric, with its sign turned where lower is better. Where [release] asks for an average,
+    it is that of the average, which is then the model to use. A run that failed or was not measured has the worst.
     """
-    folder = RunFolder(cell.folder)
+    folder, metric = RunFolder(cell.folder), main_metric(cell.experiment.task)
     last = folder.history()[-1] if folder.finished else {}
-    return last.get("average_validation_accuracy") or last.get("validation_accuracy") or 0.0
+    found = (last.get(f"{of}validation_{metric.name}") for of in ("average_", ""))
+    return metric.score(next((value for value in found if value is not None), None))

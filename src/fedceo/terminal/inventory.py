@@ -14,7 +14,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.catalogue import experiment_files
 from fedceo.experiment.file import ENCODING, load_grid
 from fedceo.experiment.method_table import known_methods
-from fedceo.experiment.registry import METHODS
+from fedceo.experiment.registry import METHODS, TASKS
 from fedceo.models import MODELS
 from fedceo.terminal.tables import Column, console, show_table
 
@@ -23,6 +23,7 @@ def inventory() -> dict[str, dict[str, str]]:
     """Everything that can be named in an experiment file and the files themselves, with a line for each."""
     return {
         "methods": {name: _first_sentence(METHODS.descriptions[name]) for name in known_methods()},
+        "tasks": dict(TASKS.descriptions),
         "models": dict(MODELS.descriptions),
         "data sets": dict(DATASETS.descriptions),
         "experiment files": {str(path): _description(path) for path in experiment_files()},

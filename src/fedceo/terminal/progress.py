@@ -13,12 +13,25 @@ from rich.status import Status
 from rich.table import Column
 from rich.text import Text
 
+from fedceo.simulation.callbacks import Callback
 from fedceo.simulation.pace import Pace, line_of, minutes
-from fedceo.terminal.monitor import Advance
-from fedceo.terminal.tables import console, percent
+from fedceo.tasks import is_measured, metric_of
+from fedceo.terminal.tables import console
+
+Advance = Callable[[dict[str, Any]], None]
 
 LONGEST_BAR = 40
 SHORTEST_BAR = 5
+
+
+class Screen(Callback):
+    """Shows a run's measurements by a function that `progress` gave."""
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+
+    def on_measurement(self, metrics: dict[str, Any]) -> None:
+        self._advance(metrics)
 
 
 @contextmanager
@@ -28,7 +41,7 @@ def progress(total: int, name: str = "training", quiet: bool = False, of_rounds:
     of_rounds: whether the steps are rounds, of which plain lines tell those that are measured; whole runs are all told.
     """
     pace, out = Pace(total), console(stderr=True)
-    if quiet or not out.is_terminal:
+    if quiet or not out.file.isatty():  # not out.is_terminal, which FORCE_COLOR makes true in notebooks
         yield (lambda metrics: None) if quiet else _plain_lines(pace, name, of_rounds)
         return
     bar = Progress(_Line(pace), console=out)
@@ -37,7 +50,10 @@ def progress(total: int, name: str = "training", quiet: bool = False, of_rounds:
     def advance(metrics: dict[str, Any]) -> None:
         pace.go_on(metrics["round"])
         bar.start()
-        shown: dict[str, Any] = {key: metrics[key] for key in ("test_accuracy", "epsilon") if key in metrics}
+        shown: dict[str, Any] = {key: metrics[key] for key in ("epsilon",) if key in metrics}
+        if is_measured(metrics):
+            metric = metric_of(metrics)
+            shown |= {"name": f"test {metric.words}", "value": metric.show(metrics[f"test_{metric.name}"])}
         if "epsilon" in shown:
             shown["epsilon_round"] = metrics["round"]
         bar.update(task, completed=metrics["round"], metrics=bar.tasks[0].fields["metrics"] | shown)
@@ -51,7 +67,7 @@ def _plain_lines(pace: Pace, name: str, of_rounds: bool) -> Advance:
         pace.go_on(metrics["round"])
         if not of_rounds:
             print(f"{name}: {pace.step} of {pace.total}, {pace.in_words()}", file=sys.stderr, flush=True)
-        elif pace.is_due("test_accuracy" in metrics):
+        elif pace.is_due(is_measured(metrics)):
             print(f"{name}: {line_of(metrics, pace)}", file=sys.stderr, flush=True)
 
     return advance
@@ -82,13 +98,13 @@ class _Line(ProgressColumn):
         """The same in ever fewer letters: forms beside which there must be a bar, and forms that can do without."""
         found, left = task.fields["metrics"], self._pace.left
         count = f"{task.completed:.0f}/{task.total:.0f}"
-        accuracy = f"{percent(found['test_accuracy'])} %" if "test_accuracy" in found else ""
+        value = found.get("value", "")
         epsilon = f"epsilon {found['epsilon']:.3g}" if "epsilon" in found else ""
         after = f"{epsilon} after round {found['epsilon_round']}" if epsilon else ""
         remaining = "" if left is None else f"{minutes(left)} left"
-        long = (task.description, count, accuracy and f"test accuracy {accuracy}", after, self._pace.in_words())
-        short = (task.description, count, accuracy, epsilon, remaining)
-        alone = (short[1:], (count, accuracy, remaining), (count, remaining), (count,))
+        long = (task.description, count, value and f"{found['name']} {value}", after, self._pace.in_words())
+        short = (task.description, count, value, epsilon, remaining)
+        alone = (short[1:], (count, value, remaining), (count, remaining), (count,))
         return [_joined(long), _joined(short)], [_joined(form) for form in alone]
 
 

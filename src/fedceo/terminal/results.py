@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedceo.simulation.chosen import study_of
-from fedceo.terminal.tables import PRIVACY_COLUMNS, Cell, Column, apart, console, or_none, percent, show_table
+from fedceo.tasks import Metric, metric_of, summary_of
+from fedceo.terminal.tables import PRIVACY_COLUMNS, Cell, Column, apart, console, or_none, show_table
 
 if TYPE_CHECKING:
     from fedceo.simulation.runs import Run
@@ -20,11 +21,13 @@ NAMES = {
 }
 NOT_FINITE = "the model is NaN or Inf: training has diverged, and its accuracies say nothing"
 PERSONAL_NAMES = {
-    "local_accuracy_last": "P-loc, on their own test records",
-    "personal_accuracy_last": "P-glob, on the public test set",
-    "distribution_accuracy_last": "P-dist, on the public test set weighted by their own labels",
-    "distribution_accuracy_worst_last": "P-dist of the worst tenth of clients",
+    "local_{}_last": "P-loc, on their own test records",
+    "local_{}_worst_last": "P-loc of the worst tenth of clients",
+    "personal_{}_last": "P-glob, on the public test set",
+    "distribution_{}_last": "P-dist, on the public test set weighted by their own labels",
+    "distribution_{}_worst_last": "P-dist of the worst tenth of clients",
 }
+"""Metrics of clients' own models in a summary, by the name of the task's metric."""
 
 
 AVERAGE = "average of the rounds' models"
@@ -48,7 +51,7 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
         f"{result['device']}{workers_of(result)})"
     )
     out.print(f"regime: {result['regime']}{noise_of(result)}")
-    show_accuracy(result["accuracy"], out)
+    show_accuracy(summary_of(result), metric_of(result), out)
     if result.get("global_model_caveat"):
         out.print(f"its global model is {result['global_model_caveat']}")
     show_privacy(result["privacy"], out)
@@ -71,18 +74,24 @@ def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     """Print several runs as one table, and the privacy rows of those that have any."""
     out = console()
     rows = []
-    averaged = any("average" in run.result["accuracy"] for run in runs.values())
+    averaged = any("average" in summary_of(run.result) for run in runs.values())
     names = NAMES | ({"average": AVERAGE} if averaged else {})
     for name, run in runs.items():
-        accuracies = [percent(run.result["accuracy"].get(key)) for key in names]
+        metric = metric_of(run.result)
+        accuracies = [metric.number(summary_of(run.result).get(key)) for key in names]
         sigma = f"{run.result['noise_multiplier']:.2f}" if run.result["noise_multiplier"] else "-"
         rows.append([name, run.result["regime"], sigma, *accuracies, f"{run.result['seconds']:.1f}"])
     columns = [Column(name) for name in ("noise multiplier", *names.values(), "seconds")]
-    show_table(out, [Column("", "name"), Column("regime", "words"), *columns], rows, title="test accuracy, %")
+    show_table(
+        out,
+        [Column("", "name"), Column("regime", "words"), *columns],
+        rows,
+        title=f"test {', '.join(filter(None, (metric.words, metric.unit)))}",
+    )
     for name, run in runs.items():
-        accuracy = run.result["accuracy"]
+        accuracy = summary_of(run.result)
         if accuracy.get("last_unsmoothed") is not None:
-            shown = percent(accuracy["last_unsmoothed"])
+            shown = metric_of(run.result).number(accuracy["last_unsmoothed"])
             out.print(f"{name}'s last round smoothed; {without_smoothing(accuracy)}: {shown}")
     seen: list[Any] = []
     for run in runs.values():
@@ -95,17 +104,20 @@ def show_comparison(runs: Mapping[str, "Run"], folder: Path) -> None:
     out.print(f"results: {folder}  (one run each: differences of a few points are noise)")
 
 
-def show_accuracy(accuracy: Mapping[str, Any], out: Console) -> None:
-    """Print the accuracies of the global model and, where they were measured, of the clients' personal models."""
-    rows = [(name, percent(accuracy[key])) for key, name in NAMES.items()]
-    if "average" in accuracy:
-        rows.append((AVERAGE, percent(accuracy["average"])))
-    if "last_unsmoothed" in accuracy:
-        rows.append((f"the last round smoothed; {without_smoothing(accuracy)}", percent(accuracy["last_unsmoothed"])))
-    show_table(out, [Column("test accuracy of the global model", "words"), Column("%")], rows)
-    rows = [(name, percent(accuracy[key])) for key, name in PERSONAL_NAMES.items() if accuracy.get(key) is not None]
+def show_accuracy(summary: Mapping[str, Any], metric: Metric, out: Console) -> None:
+    """Print the metric of the global model and, where it was measured, of the clients' personal models."""
+    rows = [(name, metric.number(summary[key])) for key, name in NAMES.items()]
+    if "average" in summary:
+        rows.append((AVERAGE, metric.number(summary["average"])))
+    if "last_unsmoothed" in summary:
+        unsmoothed = metric.number(summary["last_unsmoothed"])
+        rows.append((f"the last round smoothed; {without_smoothing(summary)}", unsmoothed))
+    show_table(out, [Column(f"test {metric.words} of the global model", "words"), Column(metric.unit)], rows)
+    found = [(name, summary.get(key.format(metric.name))) for key, name in PERSONAL_NAMES.items()]
+    rows = [(name, metric.number(value)) for name, value in found if value is not None]
     if rows:
-        show_table(out, [Column("accuracy of clients' own models, last round", "words"), Column("%")], rows)
+        head = f"{metric.words} of clients' own models, last round"
+        show_table(out, [Column(head, "words"), Column(metric.unit)], rows)
 
 
 def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:

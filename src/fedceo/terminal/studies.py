@@ -7,7 +7,8 @@ from typing import Any
 from rich.text import Text
 
 from fedceo.report.verdicts import audit_in_words, gaps_in_words, power_in_words
-from fedceo.terminal.tables import VIEW_COLUMNS, Column, console, or_none, percent, show_table
+from fedceo.tasks import metric_of
+from fedceo.terminal.tables import VIEW_COLUMNS, Column, console, or_none, show_table
 
 
 def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
@@ -15,13 +16,15 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     from fedceo.studies.table import show
 
     names = ("regime", "sigma", "seeds", "last", "average", "best", "unsmoothed", "at best validation", "P-loc",
-             "P-glob", "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned")  # fmt: skip
+             "P-loc, worst tenth", "P-glob", "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server",
+             "tuned")  # fmt: skip
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
     out = console()
     out.print("; ".join(f"{name}: {show(rows[0], name)}" for name in same if name in shown))
     left = [name for name in shown if name not in same]
-    title = "test accuracy of the global model, % (mean ± sd over seeds)"
+    metrics = sorted({row["metric"] or "accuracy, %" for row in rows})
+    title = f"global model on the test set: {' or '.join(metrics)} (mean ± sd over seeds)"
     cells = [[row["experiment"], *(show(row, name) for name in left)] for row in rows]
     show_table(out, [Column("experiment", "name"), *left], cells, title)
     for row in rows:
@@ -61,13 +64,21 @@ def show_space(spaces: Mapping[str, Mapping[str, list[Any]]]) -> None:
 def show_tuned(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the best settings of each experiment."""
     columns = (
-        Column("experiment", "name"), "best validation accuracy, %", Column("settings", "name"), Column("how", "words"),
+        Column("experiment", "name"), f"best validation {_named(found)}", Column("settings", "name"),
+        Column("how", "words"),
     )  # fmt: skip
-    rows = [(name, percent(each["validation_accuracy"]), each["file"], each["note"]) for name, each in found.items()]
+    rows = [
+        (name, (metric := metric_of(each)).number(each[f"validation_{metric.name}"]), each["file"], each["note"])
+        for name, each in found.items()
+    ]
     out = console()
     show_table(out, columns, rows)
     out.print("The epsilon of tuning is not counted: no row covers what was learnt by looking at all these trials.")
     out.print("fedceo tune --private counts it.")
+
+
+def _named(found: Mapping[str, Mapping[str, Any]]) -> str:
+    return " or ".join(sorted({metric_of(each).label for each in found.values()}))
 
 
 def show_study(found: Mapping[str, Any]) -> None:
@@ -76,7 +87,7 @@ def show_study(found: Mapping[str, Any]) -> None:
     if found["folder"] is None:
         out.print("no trial was drawn, so that nothing is chosen")
     else:
-        out.print(f"chosen settings: {found['file']}; score {percent(found['score'])}")
+        out.print(f"chosen settings: {found['file']}; score {metric_of(found).show(found['score'])}")
     out.print(f"validation records: {found['validation']}")
     columns = (
         Column("observer", "name"), "epsilon of one run", "epsilon of the whole study", Column("delta", "name"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -156,7 +156,16 @@ def console(stderr: bool = False) -> Console:
     set :smile:, which Rich would take for markup and emoji codes. Styles are given as `Text` or `style=`.
     """
     out = Console(stderr=stderr, markup=False, emoji=False)
-    return out if out.is_terminal else Console(stderr=stderr, markup=False, emoji=False, width=160)
+    return out if out.is_terminal else _Unpadded(stderr=stderr, markup=False, emoji=False, width=160)
+
+
+class _Unpadded(Console):
+    """A file's lines end where their words do: Rich fills them up with spaces, which logs and diffs would show."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
 
 
 def percent(accuracy: float | None) -> str:

@@ -1,7 +1,7 @@
 """The context of local training: the model, the clients' records and the random choices that a trainer works with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.data import Federation
+from fedceo.experiment.task_table import Task as TaskSettings
+from fedceo.tasks import Task, make_task
 from fedceo.training.draws import DeviceDraws
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Work
@@ -26,6 +28,7 @@ class TrainingContext:
 
     Attributes:
         ready: the tensor that `inputs` would compute, where it exists already.
+        task: what is learnt; left out: that of an experiment file which does not say.
     """
 
     model: nn.Module
@@ -34,6 +37,7 @@ class TrainingContext:
     device: torch.device
     dtype: torch.dtype
     ready: Tensor | None = None
+    task: Task = field(default_factory=lambda: make_task(TaskSettings()))
 
     @cached_property
     def draws(self) -> Schedule | DeviceDraws:
@@ -56,8 +60,10 @@ class TrainingContext:
 
     @cached_property
     def labels(self) -> Tensor:
-        """(n + 1,) the records' labels, on the device."""
-        return torch.cat([self.federation.y, self.federation.y.new_zeros(1)]).to(self.device)
+        """(n + 1, ...) the records' labels or other targets, on the device, numbers in the precision of training."""
+        y = self.federation.y
+        targets = torch.cat([y, y.new_zeros(1, *y.shape[1:])]).to(self.device)
+        return targets.to(self.dtype) if targets.is_floating_point() else targets
 
     @property
     def blank(self) -> int:
@@ -65,7 +71,7 @@ class TrainingContext:
         return len(self.federation.x)
 
     def records(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The records with these indices, (...), as the model takes them, (..., *shape), and their labels, (...)."""
+        """The records with these indices, (...), as the model takes them, (..., *shape), and their labels."""
         labels = self.labels[indices]
         if self.inputs is not None:
             # index_select is three times faster here than the same by brackets
@@ -119,6 +125,11 @@ class TrainingContext:
     def noise_generators(self, clients: Sequence[int], round_: int, work: Work) -> list[np.random.Generator]:
         """The generators of these clients' noise under record privacy."""
         return [self.schedule.generator("record noise", work.moment(round_), client) for client in clients]
+
+    def steps(self, client: int, work: Work) -> int:
+        """The number of steps that a client takes."""
+        count = work.epochs * -(-len(self.federation.train[client]) // work.batch_size)
+        return count if work.steps is None else min(count, work.steps)
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""

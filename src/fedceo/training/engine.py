@@ -1,16 +1,21 @@
 """The choice of trainer and device: a fixed rule on model, device and regime, never a timing inside the run."""
 
+import logging
+
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
 from fedceo.errors import UsageError
 from fedceo.training.batched.chain import NotAChainError, read_chain
+from fedceo.training.batched.losses import loss_of
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.memory import keep_freed_buffers
 from fedceo.training.work import Trainer
+
+LOG = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
@@ -35,19 +40,32 @@ def choose_engine(context: TrainingContext, engine: str) -> str:
     """
     if engine == "loop":
         return engine
-    cannot = why_not_batched(context)
+    of_task = why_not_task(context)
+    cannot = of_task or why_not_batched(context)
     if engine == "batched":
         if cannot:
             raise UsageError(f"train.engine: the model cannot be batched ({cannot}); use loop or auto")
         return engine
+    if of_task:
+        LOG.warning("train.engine: loop, one client after another: %s", of_task)
     convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in context.model.modules())
-    slow = context.device.type == "cpu" and convolves and why_no_chain(context) is not None
+    by_autograd = why_no_chain(context) is not None or loss_of(context.task) is None
+    slow = context.device.type == "cpu" and convolves and by_autograd
     return "loop" if cannot or slow else "batched"
+
+
+def why_not_task(context: TrainingContext) -> str | None:
+    """Why the batched engine cannot learn what is asked for, whatever the model, or None if it can."""
+    if context.task.own_loss is not None:
+        return "the batched engine cannot compute a loss of your own"
+    if context.device.type == "cuda" and not context.task.is_cross_entropy:
+        return "on a GPU the batched engine learns one label a record and nothing else"
+    return None
 
 
 def why_not_batched(context: TrainingContext) -> str | None:
     """The message of torch when it cannot run two copies of the model at once, or None if it can."""
-    if why_no_chain(context) is None:
+    if why_no_chain(context) is None and loss_of(context.task) is not None:
         return None
     weights = {name: p.detach().expand(2, *p.shape) for name, p in context.model.named_parameters()}
     x = next(context.model.parameters()).new_zeros(2, 2, *context.federation.shape)

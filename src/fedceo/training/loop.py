@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
@@ -17,6 +16,7 @@ from fedceo.tensors.weights import Weights, as_row, from_row
 from fedceo.training import terms
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise
+from fedceo.training.optimisers import adam_direction
 from fedceo.training.per_example import clipped_sum
 from fedceo.training.work import Trained, Work
 
@@ -37,10 +37,11 @@ class LoopTrainer:
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
         each_start = [{name: w[k] for name, w in starts.items()} for k in range(len(clients))]
         trained = self._each(
-            lambda model, k: self._train_client(model, each_start[k], clients[k], round_, work), len(clients)
+            lambda model, k: self._train_client(model, each_start[k], clients[k], round_, work.of(k)), len(clients)
         )
         weights = {name: torch.stack([found[name] for found, _ in trained]) for name in starts}
-        return Trained(weights, torch.stack([loss for _, loss in trained]))
+        steps = [self.context.steps(client, work) for client in clients]
+        return Trained(terms.rescaled(work, starts, weights, steps), torch.stack([loss for _, loss in trained]))
 
     def _each(self, task: Callable[[nn.Module, int], Result], count: int) -> list[Result]:
         """The results of task(model, k) for every client k, in their order."""
@@ -69,15 +70,19 @@ class LoopTrainer:
     def _train_client(
         self, model: nn.Module, start: Weights, client: int, round_: int, work: Work
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """A client's trained weights and mean loss over its steps."""
+        """A client's trained weights and mean loss over its steps; work: its own row of the cohort's."""
         context = self.context
         batches, masks = context.plan(client, round_, work)
         noise = RecordNoise(context.noise_generators([client], round_, work), context.device, context.dtype)
         start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
         anchor = start if work.anchor is None else work.anchor
         anchor_row = _row({name: anchor[name].to(w) for name, w in start.items()})
+        shift = None if work.shift is None else {n: work.shift[n].to(w) / len(batches) for n, w in start.items()}
         weights = {name: w.clone() for name, w in start.items()}
-        momenta = {name: torch.zeros_like(w) for name, w in weights.items()} if work.momentum else {}
+        momenta, squares = (
+            {name: torch.zeros_like(w) for name, w in weights.items()} if wanted else {}
+            for wanted in (work.momentum or work.is_adaptive, work.is_adaptive)
+        )
         noised: Weights = {name: torch.zeros_like(w) for name, w in weights.items()} if work.ascent else {}
         losses = []
         model.train()
@@ -98,10 +103,18 @@ class LoopTrainer:
                 if terms.active_terms(work):
                     gradients = from_row(_with_terms(work, _row(gradients), _row(weights), anchor_row)[0], weights)
                 for name, w in weights.items():
+                    if work.weight_decay and work.only is not None and name not in work.only:
+                        continue
                     gradient = gradients[name]
-                    if work.momentum:
+                    if work.is_adaptive:
+                        gradient = adam_direction(gradient, momenta[name], squares[name], step + 1)
+                    elif work.momentum:
                         gradient = momenta[name].mul_(work.momentum).add_(gradient)
+                    if work.separate_decay:
+                        w.mul_(1 - work.learning_rate * work.separate_decay)
                     w.sub_(gradient, alpha=work.learning_rate)
+                    if shift is not None:
+                        w.add_(shift[name])
                 if terms.projects(work):
                     projected = from_row(terms.project(work, _row(weights), anchor_row)[0], weights)
                     # memory of their own, for products may round otherwise where it is not aligned
@@ -131,7 +144,7 @@ class LoopTrainer:
 
     def _loss(self, model: nn.Module, weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
         arguments = (x,) if mask is None else (x, mask)
-        return F.cross_entropy(functional_call(model, dict(weights), arguments), y)
+        return self.context.task.loss(functional_call(model, dict(weights), arguments), y)
 
     def _gradient(
         self, model: nn.Module, weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None, work: Work

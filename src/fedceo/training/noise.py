@@ -5,9 +5,10 @@ On a CPU each client's noise comes from its own generator of the Schedule, step 
 or one: a loop over clients gets the same numbers.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fedceo.training.draws import draw_key
 from fedceo.training.per_example import standard_normal
+from fedceo.training.work import Work
 
 HAS_TRITON = find_spec("triton") is not None  # torch for a CPU, and for some systems, comes without
 
@@ -64,3 +66,39 @@ class RecordNoise:
         together = map if self.pool is None else self.pool.map
         list(together(fill, drawn.numpy(), self.generators))
         return drawn
+
+
+def noise_of_training(work: Work, sizes: Sequence[int]) -> float:
+    """Standard deviation of the noise that a round of DP-SGD leaves in an entry of a model, over all clients.
+
+    The noise of one step goes on through momentum and the proximal term, which are linear: the closed form adds up the
+    squares of what is left of it after 1, 2, ... steps. Gradients are taken as they would be without noise, whose
+    answer to it is of the order of learning rate times curvature.
+
+    Args:
+        work: with `record` set, and no terms but these.
+        sizes: training records of each client.
+    """
+    assert work.record is not None
+    of_a_sum = work.record.noise_multiplier * work.record.clip * work.learning_rate
+    variances = []
+    for records in sizes:
+        batches = -(-records // work.batch_size)
+        count = min(work.epochs * batches, work.steps or work.epochs * batches)
+        left = _left_of_a_step(count, work.momentum, work.learning_rate * work.proximal)
+        variances.append((of_a_sum * batches / records) ** 2 * left)
+    return math.sqrt(sum(variances) / len(variances))
+
+
+@cache
+def _left_of_a_step(steps: int, momentum: float, pull: float) -> float:
+    """The squares of what is left of a unit of noise after 1 to `steps` steps, in units of the learning rate, added up.
+
+    pull: learning rate times mu.
+    """
+    moved, velocity, total = 0.0, 1.0, 0.0
+    for _ in range(steps):
+        moved -= velocity
+        total += moved**2
+        velocity = momentum * velocity + pull * moved
+    return total

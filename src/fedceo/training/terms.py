@@ -9,12 +9,13 @@ The trainers share the terms, not the rounding: the loop sums the strengths alon
 batched step adds term by term with fused multiply-adds. So each gives the bits that it has always given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedceo.tensors.weights import Weights
 from fedceo.training.work import Work
 
 
@@ -47,7 +48,11 @@ def is_outside(work: Work, moved: Tensor) -> Tensor:
     return row_norms(moved) > work.outside_radius
 
 
-TERMS = (Term("proximal", displacement), Term("outside", displacement, is_outside))
+TERMS = (
+    Term("proximal", displacement),
+    Term("outside", displacement, is_outside),
+    Term("added_decay", lambda weights, starts: weights),
+)
 """The terms in the order in which they are added; terms along one direction stand side by side."""
 
 
@@ -73,6 +78,31 @@ def project(work: Work, weights: Tensor, starts: Tensor) -> Tensor:
     norms = row_norms(moved)
     nearer = starts + moved * (work.radius / norms.clamp_min(1e-30))
     return torch.where(norms > work.radius, nearer, weights)
+
+
+def rescaled(work: Work, starts: Weights, trained: dict[str, Tensor], steps: Sequence[int]) -> dict[str, Tensor]:
+    """name -> (K, ...) weights whose change since the start counts for work.worth steps; steps: of each client."""
+    if work.worth is None:
+        return trained
+    factors = [work.worth / way_of_steps(work, count) for count in steps]
+
+    def scaled(start: Tensor, w: Tensor) -> Tensor:
+        return start + w.new_tensor(factors).view(-1, *[1] * (w.ndim - 1)) * (w - start)
+
+    return {name: scaled(starts[name].to(w), w) for name, w in trained.items()}
+
+
+def way_of_steps(work: Work, steps: int) -> float:
+    """How far so many steps go, in units of the learning rate, where every gradient is one.
+
+    Without momentum and pull it is their number; in general the sum of the weights that a change gives to its
+    gradients, |a|_1 of Wang et al. 2020.
+    """
+    way = momentum = 0.0
+    for _ in range(steps):
+        momentum = work.momentum * momentum + 1 - work.learning_rate * work.proximal * way
+        way += momentum
+    return way
 
 
 def ascent(work: Work, uphill: Tensor) -> Tensor:

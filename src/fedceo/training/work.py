@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from fedceo.tensors.weights import Weights
 
 ALL_RECORDS = 2**62
 """The batch size that takes in all of a client's records."""
-BARE_FIELDS = frozenset({"epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase"})
+BARE_FIELDS = frozenset({"epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase", "worth"})
 """The fields of a Work that leave a step w -= eta * gradient; outside_radius means nothing by itself."""
 PLAIN_FIELDS = BARE_FIELDS | {"momentum", "record", "proximal", "anchor"}
 """The fields of a Work that the fused step on a GPU knows."""
@@ -33,7 +33,7 @@ class RecordPrivacy:
 
 @dataclass(frozen=True)
 class Work:
-    """Local training of one round: SGD with momentum from a zero buffer.
+    """Local training of one round: SGD with momentum from a zero buffer, or another optimiser from zero moments.
 
     Attributes:
         epochs: E, passes over the client's records.
@@ -50,7 +50,14 @@ class Work:
         only: names of the parameters that train while the others stay, or None if all train.
         steps: the largest number of steps, or None.
         phase: the number of this part of the round; each part has batches, masks and noise of its own.
-        anchor: name -> (...), one model that the terms look back at in the place of each client's start, or None.
+        optimizer: sgd, adam or adamw.
+        weight_decay: lambda; lambda * w is added to every step's gradient, after any noise, or with adamw w shrinks by
+            eta * lambda * w beside the step. Parameters that do not train do not decay.
+        anchor: name -> (K, ...), the models that the terms look back at in the place of each client's start, or None.
+        shift: name -> (K, ...), the way that each client goes beside its gradients, in equal parts over its steps and
+            past any momentum, or None.
+        worth: the number of steps that every client's change shall count for, however many it took: after the last
+            one the change is scaled (see `terms.rescaled`); None: it counts as it is.
     """
 
     epochs: int
@@ -66,7 +73,11 @@ class Work:
     only: frozenset[str] | None = None
     steps: int | None = None
     phase: int = 0
+    optimizer: str = "sgd"
+    weight_decay: float = 0.0
     anchor: Weights | None = field(default=None, hash=False)
+    shift: Weights | None = field(default=None, hash=False)
+    worth: float | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -82,10 +93,37 @@ class Work:
         return self._sets_only(BARE_FIELDS)
 
     @property
+    def is_adaptive(self) -> bool:
+        """Whether steps have moments of gradients."""
+        return self.optimizer != "sgd"
+
+    @property
+    def added_decay(self) -> float:
+        """The weight decay that is a part of the gradient."""
+        return 0.0 if self.optimizer == "adamw" else self.weight_decay
+
+    @property
+    def separate_decay(self) -> float:
+        """The weight decay that is beside the gradient."""
+        return self.weight_decay if self.optimizer == "adamw" else 0.0
+
+    @property
     def kind(self) -> "Work":
         """The same Work without all that differs by client in a cohort's buffers: equal kinds take equal steps."""
         record = None if self.record is None else RecordPrivacy(0.0, 0.0)
-        return replace(self, epochs=0, batch_size=0, learning_rate=0.0, record=record, steps=None, phase=0, anchor=None)
+        shift: Weights | None = None if self.shift is None else {}
+        blank = replace(self, epochs=0, batch_size=0, learning_rate=0.0, record=record, steps=None, phase=0)
+        return replace(blank, anchor=None, shift=shift, worth=None)
+
+    def of(self, rows: Any) -> "Work":
+        """The Work of some of the K clients; rows: an index of the first axis, such as a slice."""
+
+        def some(models: Weights | None) -> Weights | None:
+            return None if models is None else {name: w[rows] for name, w in models.items()}
+
+        if self.anchor is None and self.shift is None:
+            return self
+        return replace(self, anchor=some(self.anchor), shift=some(self.shift))
 
     def _sets_only(self, names: frozenset[str]) -> bool:
         return all(each.name in names or getattr(self, each.name) == each.default for each in fields(self))
@@ -93,7 +131,8 @@ class Work:
     def one_gradient(self, of_all: bool = False) -> "Work":
         """One step of rate 1, whose update is minus the gradient of one batch, or of all records."""
         size = ALL_RECORDS if of_all else self.batch_size
-        return replace(self, epochs=1, steps=1, batch_size=size, learning_rate=1.0, momentum=0.0)
+        bare = replace(self, momentum=0.0, optimizer="sgd", weight_decay=0.0)
+        return replace(bare, epochs=1, steps=1, batch_size=size, learning_rate=1.0)
 
     def moment(self, round_: int) -> int:
         """The number that stands for this part of the round in the Schedule."""
@@ -103,7 +142,8 @@ class Work:
 def local_work(train: Train, t: int, record: RecordPrivacy | None = None) -> Work:
     """Local training in round t as the experiment says, before the method has its say; record: the mechanism's."""
     rate = train.learning_rate * schedule_factor(train.schedule, t, train.rounds)
-    return Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
+    work = Work(train.local_epochs, train.batch_size, rate, train.momentum, record, train.proximal)
+    return replace(work, optimizer=train.optimizer, weight_decay=train.weight_decay)
 
 
 def schedule_factor(schedule: str, t: int, rounds: int) -> float:

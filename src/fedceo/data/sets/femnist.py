@@ -95,8 +95,10 @@ def _read_leaf(files: Sequence[Path]) -> Source:
     if not labels:
         raise UsageError(f"{files[0].parent}: no records to train on")
     all_x, all_y = torch.cat(images).unsqueeze(1), torch.tensor(labels)
-    client = torch.from_numpy(np.unique(writers, return_inverse=True)[1].astype(np.int64))
-    return Source(str(files[0].parent), all_x, all_y, all_x[:0], all_y[:0], classes=CLASSES, client=client)
+    names, numbers = np.unique(writers, return_inverse=True)
+    client = torch.from_numpy(numbers.astype(np.int64))
+    none_x, none_y, ids = all_x[:0], all_y[:0], tuple(map(str, names))
+    return Source(str(files[0].parent), all_x, all_y, none_x, none_y, CLASSES, client=client, client_names=ids)
 
 
 def _users(path: Path) -> dict[str, Any]:

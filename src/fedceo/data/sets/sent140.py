@@ -96,8 +96,10 @@ class Sentiment140(DataSet):
         x, y, users, broken = _parse(text.split("\n"))
         if not y:
             raise UsageError(f"{content.where}: no row of six columns (polarity 0 or 4, id, date, query, user, text)")
-        client = torch.from_numpy(np.unique(users, return_inverse=True)[1].astype(np.int64))
+        names, numbers = np.unique(users, return_inverse=True)
         records = torch.tensor(x, dtype=torch.int32)
         note = f"{broken:,} of {broken + len(y):,} rows of {path.name} are broken and left out" if broken else ""
         labels = torch.tensor(y)
-        return Source(self.name, records, labels, records[:0], labels[:0], classes=2, client=client, note=note)
+        client, ids = torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names))
+        none, unlabelled = records[:0], labels[:0]
+        return Source(self.name, records, labels, none, unlabelled, 2, client=client, note=note, client_names=ids)

@@ -14,16 +14,18 @@ functional.py  gradients of any other model, through torch.func
 Memory
 ------
 K clients, B slots in a batch (records first, filling after them), S steps of the client that takes most, D parameters.
-A row has D entries and up to three zeros, so that each row begins at a multiple of 16 bytes. On a GPU, S is a multiple
+A row has D entries and zeros up to a multiple of 4, on a GPU of 16, so that rows begin alike. On a GPU, S is a multiple
 of 64, B of 16 and K above 32 of 8, so that few captured steps serve all rounds. "or none": nothing is allocated where
 nobody reads it.
 
     buffer            shape             meaning
     Cohort.weights    (K, row)          the models
     Cohort.gradients  (K, row)          the gradients of the step, then with noise and terms
-    Cohort.momenta    (K, row) or none  SGD's buffers, with momentum
+    Cohort.momenta    (K, row) or none  SGD's buffers, with momentum; Adam's first moments
+    Cohort.squares    (K, row) or none  Adam's second moments
     Cohort.starts     (K, row) or none  the weights at the start, or the anchor, for terms that look back at it
     Cohort.noised     (K, row) or none  the noised gradient of the step before, for an ascent under record privacy
+    Cohort.shifts     (K, row) or none  the way of each step beside its gradient, where the Work has a shift
     Cohort.batches    (S, K, B)         indices of records in the federation; filling is the index of a record of zeros
     Cohort.counts     (S, K)            how many of the B slots hold records
     Cohort.masks      (S, K, B, units)  dropout masks of 0 and 1 / keep, or none
@@ -40,20 +42,21 @@ nobody reads it.
     factors           (K, B)            what each record's gradient is multiplied by; 0 for filling
     squared norms     (K, B)            of each record's gradient over one block's parameters
 
-In a row, parameters lie one after another in the model's order, each in the order of its axes, but that a linear
-layer's (out, in) matrix lies transposed on a CPU, which multiplies twice as fast by it so (Chain.transposed).
+In a row, parameters lie one after another in the model's order, each in the order of its axes.
 
 On a GPU (training/cuda), per convolution; R x C is the size of its pooled output, P the side of the pooled squares:
 
     x, dx       (K, B, height, width, channels)  images with channels last, shown as (K, B, channels, height, width)
     weight      (K, taps, channels, out)         a copy in which neighbours in a patch are neighbours
-    y           (K, B, R, C, out)                the pooled output
+    y           (K, B, R, C, out)                the pooled output; (K, B, out, R, C) where no convolution is next
     winner      (K, B, R, C, out), int8          which of the P^2 pooled values won, -1 where ReLU cut it off
     dz          (K, B, R P, C P, out)            the gradient before ReLU and pooling
-    each        (groups, taps * channels, out)   gradients, summed over groups of a client's records; a group is one
-                                                 record where single gradients are clipped and were formed for that
-    each_bias   (groups, out)                    likewise of the bias
+    each        (groups, rows, out)              gradients, summed over groups of a client's records; a group is one
+                                                 record where single gradients are clipped and were formed for that;
+                                                 rows: taps * channels, and one for the bias
     squares     (groups, parts)                  squared norms of each record's gradient, to be summed over the parts
+
+A first convolution on blocks has no dz: its gradients are taken from dy and winner.
 
 x, weight, dz, dx, and `each` of single records are float32, or float16 under TF32, gradients then times 64.
 """

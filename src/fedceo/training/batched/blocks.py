@@ -79,7 +79,9 @@ class LinearPass:
     def __init__(self, block: Linear, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Tensor | None) -> None:
         self.block, self.weight, self.bias = block, weight, bias
         self.shape, self.x = x.shape, x.flatten(2)
-        y = torch.bmm(self.x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], self.x, weight.mT)
+        # W x^T, not x W^T: a CPU multiplies by few columns, as those of ten logits are, at a quarter of its speed
+        y = torch.bmm(weight, self.x.mT) if bias is None else torch.baddbmm(bias[..., None], weight, self.x.mT)
+        y = y.mT
         self.mask = mask
         if mask is not None:
             y = y.mul_(mask)

@@ -19,7 +19,7 @@ from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass, Stores
 from fedceo.training.batched.cohort import Batch
-from fedceo.training.batched.losses import clip_factors, cross_entropy
+from fedceo.training.batched.losses import Loss, clip_factors, cross_entropy
 from fedceo.training.batched.products import AsProduct, Product
 from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
 
@@ -47,13 +47,13 @@ class Chain:
         blocks: the blocks from input to logits.
         shape: of a record.
         entry: the function of (K, B, ...) records that the first block takes the result of, or None for themselves.
-        cross_entropy, clip_factors: the functions of losses.py, or those of cuda/losses.py.
+        loss, clip_factors: the functions of losses.py, or those of cuda/losses.py.
     """
 
     blocks: tuple[Block, ...]
     shape: tuple[int, ...]
     entry: Entry | None = None
-    cross_entropy: Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]] = cross_entropy
+    loss: Loss = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, Tensor], Tensor] = clip_factors
 
     def fused(self) -> "Chain":
@@ -68,11 +68,6 @@ class Chain:
         """(n, *shape) records as the first block reads them fastest from memory."""
         first = self.blocks[0]
         return first.stored(inputs) if isinstance(first, Stores) else inputs
-
-    @property
-    def transposed(self) -> frozenset[str]:
-        """Names of weights that should lie transposed in memory: a CPU multiplies twice as fast by them so."""
-        return frozenset(block.weight for block in self.blocks if isinstance(block, Linear))
 
     def gradient(
         self,
@@ -129,7 +124,7 @@ class Chain:
     def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
         """The (K,) mean losses, and the blocks' passes after forward and backward."""
         passes = self.forward(weights, batch)
-        losses, dy = self.cross_entropy(passes[-1].y, batch, mean)
+        losses, dy = self.loss(passes[-1].y, batch, mean)
         for i in reversed(range(len(passes))):
             dx = passes[i].backward(dy, needs_dx=i > 0)
             dy = dy if dx is None else dx

@@ -16,10 +16,14 @@ from fedceo.training.noise import has_kernels
 from fedceo.training.terms import needs_starts
 from fedceo.training.work import Work
 
+ROW = (4, 16)
+"""A row is padded to a multiple of this, on a CPU and on a GPU: kernels copy 16 bytes at once where they know it."""
 GRAIN = (64, 16)
 """On a GPU steps and batches are padded to multiples of these, so that few captured steps serve all rounds."""
 CLIENTS_GRAIN = 8
-"""A large cohort is padded to a multiple of this where its steps are captured, with clients that take no step."""
+"""A large cohort is padded to a multiple of this where its steps are captured, with clients that take no step; from 256
+clients on to eight sizes between two powers of two: Poisson cohorts differ from round to round, and each size has a
+capture of its own."""
 LARGE = 32
 """Clients above which a cohort is large: in a smaller one a few rows more would be felt."""
 
@@ -29,7 +33,7 @@ class Batch(NamedTuple):
 
     Attributes:
         x: (K, B, *shape), the first counts[k] records of client k real, the rest zeros.
-        labels: (K, B).
+        labels: (K, B), or (K, B, ...) other targets.
         counts: (K,) records in each client's batch.
         mask: (K, B, units) or none.
     """
@@ -76,19 +80,19 @@ class Cohort:
 
     Attributes:
         shapes: name -> shape of one client's parameter.
-        transposed: names of matrices that lie transposed in their rows.
         size: D, the parameters of a model.
         longest: the steps of the client that takes most.
     """
 
     shapes: dict[str, torch.Size]
-    transposed: frozenset[str]
     size: int
     weights: Tensor
     gradients: Tensor
     momenta: Tensor | None
+    squares: Tensor | None
     starts: Tensor | None
     noised: Tensor | None
+    shifts: Tensor | None
     batches: Tensor
     counts: Tensor
     masks: Tensor | None
@@ -106,7 +110,6 @@ class Cohort:
     def of(
         shares: Sequence["Share"],
         context: TrainingContext,
-        transposed: frozenset[str] = frozenset(),
         keys: Tensor | None = None,
     ) -> "Cohort":
         """The buffers at the start of a round, the clients of each share after those of the one before.
@@ -117,13 +120,14 @@ class Cohort:
         plans = [plan for share in shares for plan in share.plans]
         size = sum(map(prod, shapes.values()))
         rows = padded(len(plans), context)
-        weights = torch.empty(rows, -(-size // 4) * 4, dtype=context.dtype, device=context.device)
+        row = ROW[context.device.type == "cuda"]
+        weights = torch.empty(rows, -(-size // row) * row, dtype=context.dtype, device=context.device)
         gradients = torch.empty_like(weights)  # a step writes all of them but what is set to zero here
         for buffer in (weights, gradients):
             buffer[:, size:], buffer[len(plans) :] = 0, 0
 
         def write(out: Tensor, models: Sequence[Weights]) -> None:
-            for name, view in named_views(out[: len(plans)], shapes, transposed).items():
+            for name, view in named_views(out[: len(plans)], shapes).items():
                 for mine, model in zip(view.split([len(share.plans) for share in shares]), models, strict=True):
                     mine.copy_(model[name])
 
@@ -131,6 +135,11 @@ class Cohort:
         starts = weights.clone() if needs_starts(work) else None
         if starts is not None and any(share.work.anchor for share in shares):
             write(starts, [share.work.anchor or share.starts for share in shares])
+        shifts = None
+        if work.shift is not None:
+            shifts = torch.zeros_like(weights)
+            write(shifts, [share.work.shift or {} for share in shares])
+            shifts[: len(plans)] /= shifts.new_tensor([len(indices) for indices, _ in plans])[:, None]
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
         batches = pad([indices for indices, _ in plans], -1, grain, rows)
         masks = None
@@ -144,13 +153,14 @@ class Cohort:
 
         return Cohort(
             shapes=shapes,
-            transposed=transposed,
             size=size,
             weights=weights,
             gradients=gradients,
-            momenta=torch.zeros_like(weights) if work.momentum else None,
+            momenta=torch.zeros_like(weights) if work.momentum or work.is_adaptive else None,
+            squares=torch.zeros_like(weights) if work.is_adaptive else None,
             starts=starts,
             noised=torch.zeros_like(weights) if work.ascent and work.record else None,
+            shifts=shifts,
             batches=torch.where(batches >= 0, batches, context.blank),
             counts=(batches >= 0).sum(2),
             masks=masks,
@@ -168,12 +178,12 @@ class Cohort:
     @cached_property
     def named(self) -> dict[str, Tensor]:
         """name -> (K, ...), views of `weights`."""
-        return named_views(self.weights, self.shapes, self.transposed)
+        return named_views(self.weights, self.shapes)
 
     @cached_property
     def named_gradients(self) -> dict[str, Tensor]:
         """name -> (K, ...), views of `gradients`."""
-        return named_views(self.gradients, self.shapes, self.transposed)
+        return named_views(self.gradients, self.shapes)
 
     @cached_property
     def is_aligned(self) -> bool:
@@ -196,12 +206,11 @@ class Cohort:
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
 
 
-def named_views(rows: Tensor, shapes: dict[str, torch.Size], transposed: frozenset[str]) -> dict[str, Tensor]:
+def named_views(rows: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
     """Views of a (K, row) matrix: name -> (K, ...)."""
     views, first = {}, 0
     for name, shape in shapes.items():
-        part = rows[:, first : first + prod(shape)]
-        views[name] = part.view(len(rows), *reversed(shape)).mT if name in transposed else part.view(len(rows), *shape)
+        views[name] = rows[:, first : first + prod(shape)].view(len(rows), *shape)
         first += prod(shape)
     return views
 
@@ -210,7 +219,8 @@ def padded(clients: int, context: TrainingContext) -> int:
     """The rows of a cohort of so many clients."""
     if not has_kernels(context.device, context.dtype) or clients <= LARGE:
         return clients
-    return -(-clients // CLIENTS_GRAIN) * CLIENTS_GRAIN
+    grain = max(CLIENTS_GRAIN, 2 ** (clients.bit_length() - 4))
+    return -(-clients // grain) * grain
 
 
 def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int], rows: int) -> Tensor:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedceo.tasks import Task
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.products import Product
@@ -19,12 +19,11 @@ class Functional:
 
     Attributes:
         most_bytes: the memory that gradients of single records may take at a time under record privacy.
-        transposed: as Chain.transposed; none here.
     """
 
     model: nn.Module
+    task: Task
     most_bytes: int
-    transposed: frozenset[str] = frozenset()
 
     def gradient(
         self,
@@ -61,7 +60,7 @@ class Functional:
         x, labels, _, mask = batch
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         logits = vmap(self._logits, in_dims=(0, 0, None if mask is None else 0))(leaves | dict(fixed), x, mask)
-        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        each = self.task.loss(logits.flatten(0, 1), labels.flatten(0, 1), "none").view(labels.shape[:2])
         losses = (each * batch.fractions).sum(1)
         # Clients share nothing, so the gradient of the sum of their losses holds the gradient of each.
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -76,7 +75,7 @@ class Functional:
 
         def loss(weights: Weights, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
             logits = self._logits({**fixed, **weights}, x[None], None if mask is None else mask[None])
-            return F.cross_entropy(logits, y[None])
+            return self.task.loss(logits, y[None])
 
         axes = (None, 0, 0, None if mask is None else 0)
         gradients, losses = vmap(grad_and_value(loss), in_dims=axes)(dict(weights), x, y, mask)

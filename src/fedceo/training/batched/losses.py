@@ -1,11 +1,30 @@
-"""The steps between a chain's forward pass, its backward pass and the sums of gradients: cross-entropy and clipping."""
+"""The steps between a chain's forward pass, its backward pass and the sums of gradients: losses and clipping."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
+from fedceo.tasks import Task
 from fedceo.training import per_example
 from fedceo.training.batched.cohort import Batch
+
+Loss = Callable[[Tensor, Batch, bool], tuple[Tensor, Tensor]]
+"""A function like `cross_entropy`."""
+
+
+def loss_of(task: Task) -> Loss | None:
+    """The loss of a task with its gradient, or None where nobody has written that out."""
+    if task.is_cross_entropy:
+        return cross_entropy
+    return partial(_derived, task) if task.has_derivative else None
+
+
+def _derived(task: Task, outputs: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:
+    """See cross_entropy."""
+    each, dy = task.derivative(outputs, batch.labels)
+    fractions = batch.fractions
+    return (each * fractions).sum(1), dy * fractions[..., None] if mean else dy
 
 
 def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:

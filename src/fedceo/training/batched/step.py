@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedceo.training import terms
 from fedceo.training.batched.cohort import Cohort
+from fedceo.training.optimisers import adam_direction
 from fedceo.training.work import Work
 
 
@@ -34,9 +35,20 @@ def take_step(cohort: Cohort, work: Work, noise: Tensor | None) -> None:
         if term.applies is not None:
             direction = direction * term.applies(work, direction)
         g.add_(direction, alpha=term.strength(work))
-    if cohort.momenta is not None:
+    if work.weight_decay:
+        _forget_fixed(cohort, work)
+    rates = torch.where(cohort.step < cohort.steps, cohort.rates, 0.0)[:, None]
+    if cohort.squares is not None:
+        assert cohort.momenta is not None
+        # the number of the step stays on the device, so that a captured step counts on
+        g = adam_direction(g, cohort.momenta, cohort.squares, (cohort.step + 1).to(g.dtype))
+    elif cohort.momenta is not None:
         g = cohort.momenta.mul_(work.momentum).add_(g)
-    cohort.weights.addcmul_(g, torch.where(cohort.step < cohort.steps, cohort.rates, 0.0)[:, None], value=-1.0)
+    if work.separate_decay:
+        _decay(cohort, work, rates)
+    cohort.weights.addcmul_(g, rates, value=-1.0)
+    if cohort.shifts is not None:
+        cohort.weights.addcmul_(cohort.shifts, (cohort.step < cohort.steps).to(cohort.shifts.dtype)[:, None])
     if terms.projects(work):
         assert cohort.starts is not None
         cohort.weights.copy_(terms.project(work, cohort.weights, cohort.starts))
@@ -50,6 +62,13 @@ def ascend(cohort: Cohort, work: Work) -> Tensor:
     uphill = cohort.gradients if cohort.noised is None else cohort.noised
     cohort.weights.add_(terms.ascent(work, uphill))
     return before
+
+
+def _decay(cohort: Cohort, work: Work, rates: Tensor) -> None:
+    """Shrink the weights that train by eta * lambda; rates: (K, 1), 0 for clients that are done."""
+    for name, view in cohort.named.items():
+        if work.only is None or name in work.only:
+            view.mul_((1 - work.separate_decay * rates).view(-1, *(1,) * (view.ndim - 1)))
 
 
 def _forget_fixed(cohort: Cohort, work: Work) -> None:

@@ -20,11 +20,13 @@ from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort, Share
 from fedceo.training.batched.functional import Functional
+from fedceo.training.batched.losses import loss_of
 from fedceo.training.batched.products import Product
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
 from fedceo.training.noise import RecordNoise, has_kernels
+from fedceo.training.terms import rescaled
 from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
@@ -40,10 +42,6 @@ WORTH_A_THREAD = 2**23
 
 class Program(Protocol):
     """A way to compute the gradients of K clients: a Chain, or Functional for any other model."""
-
-    @property
-    def transposed(self) -> frozenset[str]:
-        """Names of weights that should lie transposed in memory."""
 
     def gradient(
         self,
@@ -73,6 +71,7 @@ class Call:
             self,
             starts={name: w[first:last] for name, w in self.starts.items()},
             clients=self.clients[first:last],
+            work=self.work.of(slice(first, last)),
         )
 
 
@@ -121,7 +120,14 @@ class BatchedTrainer:
                 losses = list(pool.map(part, places))
         of_runs = {name: w.split(sizes) for name, w in weights.items()}
         each_loss = torch.cat(losses).split(sizes)
-        return [Trained({name: w[k] for name, w in of_runs.items()}, each_loss[k]) for k in range(len(calls))]
+
+        def ended(call: Call, k: int) -> Trained:
+            steps = [call.context.steps(client, call.work) for client in call.clients]
+            return Trained(
+                rescaled(call.work, call.starts, {name: w[k] for name, w in of_runs.items()}, steps), each_loss[k]
+            )
+
+        return [ended(call, k) for k, call in enumerate(calls)]
 
     def _workers(self, clients: int, work: Work) -> int | None:
         """The number of threads that train some of the clients each, with one thread of torch's in each of them.
@@ -145,11 +151,15 @@ class BatchedTrainer:
     @cached_property
     def program(self) -> Program:
         """Blocks where the model is a chain of layers they know, torch.func otherwise."""
+        model, task = self.context.model, self.context.task
+        loss = loss_of(task)
         try:
-            chain = read_chain(self.context.model, self.context.federation.shape)
+            if loss is None:
+                raise NotAChainError("the gradient of its loss is not written out")
+            chain = read_chain(model, self.context.federation.shape)
         except NotAChainError:
-            return Functional(self.context.model, self._budget // 8)
-        return chain.fused() if self._has_kernels else chain
+            return Functional(model, task, self._budget // 8)
+        return chain.fused() if self._has_kernels else replace(chain, loss=loss)
 
     def _read(self) -> TrainingContext:
         """The context with records as the program reads them fastest, which depends on the precision in force."""
@@ -173,7 +183,7 @@ class BatchedTrainer:
             if work.record:
                 generators += its.noise_generators(call.clients, call.round_, call.work)
         noise = RecordNoise(generators, context.device, context.dtype) if work.record else None
-        cohort = Cohort.of(shares, context, self.program.transposed, None if noise is None else noise.keys)
+        cohort = Cohort.of(shares, context, None if noise is None else noise.keys)
         program = self.program
         bare = program if isinstance(program, Chain) and not self._has_kernels and _is_bare(calls) else None
         read = self._read()

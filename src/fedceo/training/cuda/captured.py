@@ -12,6 +12,8 @@ from fedceo.training.work import Work
 
 MOST_GRAPHS = 16
 """Graphs that are kept, one for each size of cohort; the oldest makes room for the newest."""
+MOST_OF_MEMORY = 1 / 8
+"""The part of the GPU's memory that the cohorts of kept graphs may take together."""
 
 
 class CapturedSteps:
@@ -35,8 +37,7 @@ class CapturedSteps:
             tuple((name, t.shape) for name, t in _tensors(cohort)),
         )
         if key not in self.graphs:
-            if len(self.graphs) == MOST_GRAPHS:
-                self.graphs.pop(next(iter(self.graphs)))
+            self._make_room(cohort)
             self.graphs[key] = cohort, self._capture(cohort, step)
         held, graph = self.graphs[key]
         if held is not cohort:
@@ -48,6 +49,15 @@ class CapturedSteps:
             else:
                 step(held)
         return held
+
+    def _make_room(self, cohort: Cohort) -> None:
+        """Forget the oldest graphs until there is room for one of this cohort."""
+        most = MOST_OF_MEMORY * torch.cuda.get_device_properties(cohort.weights.device).total_memory
+        while self.graphs and (
+            len(self.graphs) >= MOST_GRAPHS
+            or _bytes(cohort) + sum(_bytes(each) for each, _ in self.graphs.values()) > most
+        ):
+            self.graphs.pop(next(iter(self.graphs)))
 
     def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> torch.cuda.CUDAGraph | None:
         """Record a step after a rehearsal, in which libraries set themselves up; the cohort is as before afterwards."""
@@ -71,3 +81,7 @@ class CapturedSteps:
 
 def _tensors(cohort: Cohort) -> list[tuple[str, Tensor]]:
     return [(f.name, t) for f in fields(cohort) if isinstance(t := getattr(cohort, f.name), Tensor)]
+
+
+def _bytes(cohort: Cohort) -> int:
+    return sum(t.nbytes for _, t in _tensors(cohort))

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Conv, squares_by_position
-from fedceo.training.cuda import convolution_kernels
+from fedceo.training.cuda import convolution_kernels, gradient_kernels
 
-SUM = {"TILE": 128, "AT_ONCE": 32, "num_warps": 2}
-SUM_SMALL = {"TILE": 64, "AT_ONCE": 32, "num_warps": 4}
+SUM = {"TILE": 64, "AT_ONCE": 64, "num_warps": 2}
+SUM_SMALL = {"TILE": 32, "AT_ONCE": 64, "num_warps": 2}
 """For sums of fewer than SMALL entries, so that there are programs enough."""
 SMALL = 2**14
 UNPOOL = {"TILE": 1024, "num_warps": 4}
@@ -41,6 +41,7 @@ class Tiles:
     forward: dict[str, int]
     forward_narrow: dict[str, int]
     back: dict[str, int]
+    each: dict[str, int]
     gradients: dict[str, int]
     gradients_narrow: dict[str, int]
     most: int
@@ -51,7 +52,8 @@ TILES = {
         forward={"TILE": 256, "TILE_IN": 32, "num_warps": 4, "num_stages": 3},
         forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 4, "num_stages": 1},
         back={"TILE": 128, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
-        gradients={"TILE": 128, "TILE_IN": 128, "num_warps": 4, "num_stages": 2},
+        each={"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 3},
+        gradients={"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 3},
         gradients_narrow={"TILE": 128, "TILE_IN": 64, "num_warps": 4, "num_stages": 2},
         most=4096,
     ),
@@ -59,6 +61,7 @@ TILES = {
         forward={"TILE": 256, "TILE_IN": 32, "num_warps": 8, "num_stages": 3},
         forward_narrow={"TILE": 256, "TILE_IN": 16, "num_warps": 2, "num_stages": 1},
         back={"TILE": 64, "TILE_OUT": 32, "num_warps": 4, "num_stages": 3},
+        each={"TILE": 32, "TILE_IN": 128, "num_warps": 4, "num_stages": 3},
         gradients={"TILE": 32, "TILE_IN": 128, "num_warps": 4, "num_stages": 3},
         gradients_narrow={"TILE": 64, "TILE_IN": 128, "num_warps": 4, "num_stages": 3},
         most=2048,
@@ -80,8 +83,8 @@ def held_times(kept: torch.dtype) -> float:
 class FusedConvPass:
     """x: (K, B, channels, height, width), channels last in memory."""
 
-    def __init__(self, block: Conv, weights: Weights, x: Tensor, counts: Tensor, feeds: torch.dtype) -> None:
-        """feeds: the precision in which the next block takes images."""
+    def __init__(self, block: Conv, weights: Weights, x: Tensor, counts: Tensor, feeds_conv: bool) -> None:
+        """feeds_conv: whether the next block takes images as this one keeps them."""
         self.block, self.counts, self.kept = block, counts, kept_in()
         self.x = x = channels_last(x, self.kept)
         weight, self.tiles = weights[block.weight], TILES[self.kept]
@@ -94,9 +97,7 @@ class FusedConvPass:
             TILE=32, TILE_OUT=tile_of(out),
         )  # fmt: skip
         rows, columns = pooled_size(block, height, width)
-        y = x.new_empty(clients, self.slots, rows, columns, out, dtype=feeds)
-        self.winner = torch.empty_like(y, dtype=torch.int8)
-        self.y = y.permute(0, 1, 4, 2, 3)
+        self.y, self.winner = outputs((clients, self.slots, out, rows, columns), x, feeds_conv)
         self.sizes: dict[str, Any] = {
             "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "OUT": out, "SIDE": side, "PADDING": padding,
             "PRECISION": "tf32x3",
@@ -108,14 +109,15 @@ class FusedConvPass:
         grid = (clients, triton.cdiv(self.slots * rows * columns, pairs), triton.cdiv(out, tile_of(out)))
         bias = weights[block.bias] if block.bias else x
         convolution_kernels.forward_kernel[grid](
-            x, self.weight, bias, y, self.winner, counts, self.slots, bias.stride(0),
+            x, self.weight, bias, self.y, self.winner, counts, self.slots, bias.stride(0),
             **self.sizes, **tiles | {"TILE": pairs}, ROWS=rows, COLUMNS=columns, POOL=block.pool, OFFSETS=offsets,
             TILE_OUT=tile_of(out), STRIDE=stride, RELU=block.relu, BIAS=block.bias is not None,
+            PLANAR=self.y.is_contiguous(),
         )  # fmt: skip
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         clients, slots, channels, height, width = self.x.shape
-        self.dy = channels_last(dy, dy.dtype)
+        self.dy = dy if dy.stride() == self.y.stride() else dy.contiguous()
         if not needs_dx:
             return None
         dx, tiles, dz = torch.empty_like(self.x), self.tiles.back, self.dz  # dx in the same order in memory as x
@@ -134,32 +136,60 @@ class FusedConvPass:
         dz = self.x.new_empty(clients, slots, rows * pool, columns * pool, out)
         convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(dz[0, 0].numel(), UNPOOL["TILE"]))](
             self.dy, self.winner, dz, self.counts, slots, ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool,
-            SCALE=scale_of(self.dy, self.kept), **UNPOOL,
+            PLANAR=self.dy.is_contiguous(), SCALE=scale_of(self.dy, self.kept), **UNPOOL,
         )  # fmt: skip
         return dz
 
     def squared_norms(self) -> Tensor:
         if self.forms:
-            self.formed = self._form(None, each=True)
-            return self.formed.squares.sum(1).view(self.x.shape[:2])
+            self.formed, squares = self._form_each()
+            return squares.view(self.x.shape[:2])
         g = self.dz.flatten(0, 1).permute(0, 3, 1, 2)
         squares = squares_by_position(self.x.flatten(0, 1), g, self.block) / held_times(self.kept) ** 2
         return squares.float().view(self.x.shape[:2])
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         if factors is None or not self.forms:
-            self.formed, factors = self._form(factors, each=False), None
-        add_up(self.formed, factors, (self.counts, self.slots), self.block, sums)
+            self.formed, factors = self._form_groups(factors), None
+        add_up(self.formed, factors, self.counts, self.block, sums)
 
-    def _form(self, factors: Tensor | None, each: bool) -> "Formed":
-        block = self.block
+    def _form_each(self) -> tuple["Formed", Tensor]:
+        """The gradients of single records, and the (K * B,) squared norms of those that are no filling."""
+        sizes = self._shapes(self.tiles.each)
+        formed = Formed.of(self.block, self.x, sizes["CHANNELS"], sizes["OUT"], 1, self.kept)
+        parts = triton.cdiv(sizes["OUT"], sizes["TILE_OUT"])
+        squares = self.x.new_empty(len(formed.each), parts, dtype=torch.float32)
+        gradient_kernels.record_gradients_kernel[squares.shape](
+            self.x, self.dz, formed.each, squares, self.counts, self.slots, **sizes, HELD=formed.held
+        )
+        return formed, squares.sum(1) if parts > 1 else squares
+
+    def _form_groups(self, factors: Tensor | None) -> "Formed":
+        """The sums of gradients of groups of records, times their (K, B) factors where there are any."""
         narrow = self.x.shape[2] < 16
-        tiles = self.tiles.gradients_narrow if narrow else self.tiles.gradients
-        tiles = fitted(tiles, "TILE_IN", self.tiles, self.dz.shape[4])
-        return form_gradients(
-            self.x.permute(0, 1, 3, 4, 2), self.dz, self.counts, factors, tiles, each, block.bias is not None,
-            SIDE=block.side[0], STRIDE=block.stride[0], PADDING=block.padding[0],
+        sizes = self._shapes(self.tiles.gradients_narrow if narrow else self.tiles.gradients)
+        patch = sizes["SIDE"] ** 2 * sizes["CHANNELS"]
+        parts = triton.cdiv(patch, sizes["TILE_IN"]), triton.cdiv(sizes["OUT"], sizes["TILE_OUT"])
+        group = group_of(self.x, prod(parts))
+        formed = Formed.of(self.block, self.x, sizes["CHANNELS"], sizes["OUT"], group, torch.float32)
+        gradient_kernels.group_gradients_kernel[(len(formed.each), *parts)](
+            self.x, self.dz, self.dz if factors is None else factors, formed.each, self.counts, self.slots,
+            formed.group, **sizes, WEIGHTED=factors is not None,
         )  # fmt: skip
+        return formed
+
+    def _shapes(self, tiles: dict[str, int]) -> dict[str, Any]:
+        """The sizes and tiles of a kernel of gradients; positions are whole records where these fit into a tile."""
+        rows, columns, out = self.dz.shape[2:]
+        tile, lane = max(16, triton.next_power_of_2(rows * columns)), columns
+        if tile > tiles["TILE"]:
+            lane = triton.next_power_of_2(columns)
+            tile = max(tiles["TILE"], lane)
+        return {
+            **self.sizes, "STRIDE": self.block.stride[0], "ROWS": rows, "COLUMNS": columns, "LANE": lane,
+            "BIAS": self.block.bias is not None, "TILE_OUT": tile_of(out),
+            **fitted(tiles, "TILE_IN", self.tiles, out), "TILE": tile,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -167,77 +197,56 @@ class Formed:
     """Gradients of single records, or of groups of a client's records.
 
     Attributes:
-        each: (groups, side * side * channels, out), as they are kept.
-        each_bias: (groups, out).
-        squares: (groups, parts) squared norms, of single records alone; without those of filling.
+        each: (groups, side * side * channels, out), as they are kept, with a row more for the bias.
         group: how many records are summed in one.
+        slots: of a client's batch.
         held: what the gradients are multiplied by.
     """
 
     each: Tensor
-    each_bias: Tensor
-    squares: Tensor
     group: int
+    slots: int
     held: float
 
+    @staticmethod
+    def of(block: Conv, x: Tensor, channels: int, out: int, group: int, kept: torch.dtype) -> "Formed":
+        """Room for those of (K, B, ...) images of so many channels, in this precision."""
+        clients, slots = x.shape[:2]
+        rows = prod(block.side) * channels + (block.bias is not None)
+        each = x.new_empty(clients * triton.cdiv(slots, group), rows, out, dtype=kept)
+        return Formed(each, group, slots, held_times(x.dtype))
 
-def form_gradients(
-    x: Tensor,
-    dz: Tensor,
-    counts: Tensor,
-    factors: Tensor | None,
-    tiles: dict[str, int],
-    each: bool,
-    bias: bool,
-    **sizes: int,
-) -> Formed:
-    """The gradients of each record, or of groups of them with their (K, B) factors.
 
-    Args:
-        x: (K, B, height, width, channels) images.
-        dz: (K, B, rows, columns, out) gradients with respect to the convolution's output.
-        sizes: SIDE, STRIDE and PADDING.
-    """
-    (clients, slots, height, width, channels), (rows, columns, out) = x.shape, dz.shape[2:]
-    patch = sizes["SIDE"] ** 2 * channels
-    tiles = {"TILE_OUT": tile_of(out)} | tiles
-    parts = triton.cdiv(patch, tiles["TILE_IN"]), triton.cdiv(out, tiles["TILE_OUT"])
-    group = min(slots, max(1, clients * slots * prod(parts) // PROGRAMS))
-    programs = clients * triton.cdiv(slots, group)
-    kept, count = (x.dtype, clients * slots) if each else (torch.float32, programs)
-    found = x.new_empty(count, patch, out, dtype=kept)
-    biases, squares = (x.new_empty(count, size, dtype=torch.float32) for size in (out, prod(parts)))
-    tile, lane = max(16, triton.next_power_of_2(rows * columns)), columns  # a whole record in a turn
-    if tile > tiles["TILE"]:
-        lane = triton.next_power_of_2(columns)
-        tile = max(tiles["TILE"], lane)
-    held = held_times(x.dtype)
-    convolution_kernels.weight_gradients_kernel[(programs, *parts)](
-        x, dz, squares if factors is None else factors, found, biases, squares, counts, slots, group,
-        **sizes, **tiles | {"TILE": tile}, HEIGHT=height, WIDTH=width, CHANNELS=channels, ROWS=rows, COLUMNS=columns,
-        LANE=lane, OUT=out, BIAS=bias, EACH=each, WEIGHTED=factors is not None, HELD=held,
-        PRECISION="tf32x3",
+def group_of(x: Tensor, parts: int) -> int:
+    """The records that one program sums up, where so many programs share the work on a group."""
+    clients, slots = x.shape[:2]
+    return min(slots, max(1, clients * slots * parts // PROGRAMS))
+
+
+def add_up(formed: Formed, factors: Tensor | None, counts: Tensor, block: Conv, sums: Weights) -> None:
+    """Write the (K, ...) sums over groups of gradient times factor, in torch's order of axes."""
+    weight, each = sums[block.weight], formed.each
+    bias = sums[block.bias] if block.bias else weight
+    size = each[0].numel()
+    tiles = SUM if size >= SMALL else SUM_SMALL
+    gradient_kernels.weighted_sum_kernel[(len(counts), triton.cdiv(size, tiles["TILE"]))](
+        each, each if factors is None else factors, weight, bias, counts, formed.slots, formed.group,
+        weight.stride(0), bias.stride(0), CHANNELS=weight.shape[2], OUT=each.shape[2], TAPS=prod(block.side),
+        BIAS=block.bias is not None, WEIGHTED=factors is not None, HELD=formed.held, **tiles,
     )  # fmt: skip
-    return Formed(found, biases, squares, 1 if each else group, held)
 
 
-def add_up(formed: Formed, factors: Tensor | None, batch: tuple[Tensor, int], block: Conv, sums: Weights) -> None:
-    """Write the (K, ...) sums over groups of gradient times factor, in torch's order of axes.
+def outputs(shape: tuple[int, ...], x: Tensor, feeds_conv: bool) -> tuple[Tensor, Tensor]:
+    """Room for (K, B, out, rows, columns) pooled outputs and their winners.
 
-    batch: (K,) records of each client, and the slots of a batch.
+    They lie channels last in the precision of the images x where the next block is such a convolution too; every other
+    takes float32 in torch's order. Winners have channels last always.
     """
-    (counts, slots), out = batch, formed.each.shape[2]
-    taps = prod(block.side)
-    for name, each, taps_here in ((block.weight, formed.each, taps), (block.bias, formed.each_bias, 1)):
-        if name is None:
-            continue
-        size = each[0].numel()
-        tiles = SUM if size >= SMALL else SUM_SMALL
-        convolution_kernels.weighted_sum_kernel[(len(counts), triton.cdiv(size, tiles["TILE"]))](
-            each, each if factors is None else factors, sums[name], counts, slots, formed.group, sums[name].stride(0),
-            CHANNELS=size // (out * taps_here), OUT=out, TAPS=taps_here, WEIGHTED=factors is not None,
-            HELD=formed.held, **tiles,
-        )  # fmt: skip
+    clients, slots, out, rows, columns = shape
+    last = x.new_empty(clients, slots, rows, columns, out, dtype=torch.int8)
+    if feeds_conv:
+        return torch.empty_like(last, dtype=x.dtype).permute(0, 1, 4, 2, 3), last
+    return x.new_empty(shape, dtype=torch.float32), last
 
 
 def channels_last(images: Tensor, dtype: torch.dtype) -> Tensor:

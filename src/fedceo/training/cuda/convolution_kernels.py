@@ -9,7 +9,7 @@ Images, weights and gradients between kernels are float32 or float16; every sum 
 held times a power of two, so that small ones stay in its range, and what is beyond that range is held at its edge.
 """
 
-# ruff: noqa: N803, SIM102, SIM300
+# ruff: noqa: N803, SIM300
 # mypy: ignore-errors
 
 import triton
@@ -31,6 +31,37 @@ def larger(value, offset, other_value, other_offset):
     takes = (other_value > value) | ((other_value != other_value) & (value == value))
     takes = takes | ((other_value == value) & (other_offset < offset))
     return tl.where(takes, other_value, value), tl.where(takes, other_offset, offset)
+
+
+@triton.jit
+def pooled_place(pair, out, POSITIONS: tl.constexpr, OUT: tl.constexpr, PLANAR: tl.constexpr):
+    """Where the pooled values of (record, position) pairs lie: with channels last, or in torch's order if PLANAR."""
+    if PLANAR:
+        return (pair // POSITIONS * (POSITIONS * OUT) + pair % POSITIONS)[:, None] + (out * POSITIONS)[None, :]
+    else:
+        return (pair * OUT)[:, None] + out[None, :]
+
+
+@triton.jit
+def store_pooled(
+    y, winner, best, which, bias, client, pair, out, count, slots,
+    POSITIONS: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, PLANAR: tl.constexpr,
+):  # fmt: skip
+    """Write the largest of pooled values with bias and ReLU, and which it was: -1 where ReLU cut it off, and filling.
+
+    winner has channels last, y too unless it is PLANAR.
+    """
+    if BIAS:
+        best += tl.load(bias + out, mask=out < OUT, other=0.0)[None, :]
+    inside = (pair < slots * POSITIONS)[:, None] & (out < OUT)[None, :]
+    cut = (pair >= count * POSITIONS)[:, None] & inside
+    if RELU:
+        cut = cut | (best <= 0)
+    batch = (client * slots).to(tl.int64) * (POSITIONS * OUT)
+    to = y + batch + pooled_place(pair, out, POSITIONS, OUT, PLANAR)
+    tl.store(to, fit(tl.where(cut, 0.0, best), y.dtype.element_ty), mask=inside)
+    to = winner + batch + pooled_place(pair, out, POSITIONS, OUT, False)
+    tl.store(to, tl.where(cut, -1, which).to(tl.int8), mask=inside)
 
 
 @triton.jit
@@ -56,7 +87,7 @@ def forward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
     SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     POOL: tl.constexpr, OFFSETS: tl.constexpr,
-    RELU: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, BIAS: tl.constexpr, PLANAR: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """One tile of a client's (record, pooled position) pairs; weight is (K, taps, CHANNELS, OUT).
@@ -102,23 +133,16 @@ def forward_kernel(
     best, which = tl.reduce(
         (tl.reshape(total, (OFFSETS, TILE, TILE_OUT)), tl.reshape(offsets, (OFFSETS, TILE, TILE_OUT))), 0, larger
     )
-    if BIAS:
-        best += tl.load(bias + client * bias_row + out, mask=out < OUT, other=0.0)[None, :]
     pair = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = (pair < slots * POSITIONS)[:, None] & (out < OUT)[None, :]
-    at = ((client * slots * POSITIONS + pair).to(tl.int64) * OUT)[:, None] + out[None, :]
-    cut = (pair >= count * POSITIONS)[:, None] & inside
-    if RELU:
-        cut = cut | (best <= 0)
-    tl.store(y + at, fit(tl.where(cut, 0.0, best), y.dtype.element_ty), mask=inside)
-    tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
+    store_pooled(y, winner, best, which, bias + client * bias_row, client, pair, out, count, slots,
+                 POSITIONS, OUT, RELU, BIAS, PLANAR)  # fmt: skip
 
 
 @triton.jit
 def unpool_kernel(
     dy, winner, dz, counts, slots,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr, POOL: tl.constexpr, SCALE: tl.constexpr,
-    TILE: tl.constexpr,
+    PLANAR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write dz, the gradient before pooling and ReLU: a pooled value's gradient goes to its winner, zeros elsewhere.
 
@@ -129,100 +153,14 @@ def unpool_kernel(
     if record % slots < tl.load(counts + record // slots):
         at = tl.program_id(1) * TILE + tl.arange(0, TILE)
         row, column = at // (OUT * COLUMNS * POOL), at // OUT % (COLUMNS * POOL)
-        pooled = record * (ROWS * COLUMNS * OUT) + (row // POOL * COLUMNS + column // POOL) * OUT + at % OUT
-        g = tl.load(dy + pooled, mask=at < SIZE)
-        won = tl.load(winner + pooled, mask=at < SIZE) == row % POOL * POOL + column % POOL
+        position, out = row // POOL * COLUMNS + column // POOL, at % OUT
+        place = position * OUT + out
+        source = out * (ROWS * COLUMNS) + position if PLANAR else place
+        g = tl.load(dy + record * (ROWS * COLUMNS * OUT) + source, mask=at < SIZE)
+        won = tl.load(winner + record * (ROWS * COLUMNS * OUT) + place, mask=at < SIZE)
+        won = won == row % POOL * POOL + column % POOL
         g = tl.where(won, SCALE * g.to(tl.float32), 0.0)
         tl.store(dz + record * SIZE + at, fit(g, dz.dtype.element_ty), mask=at < SIZE)
-
-
-@triton.jit
-def weight_gradients_kernel(
-    x, dz, factors, each, each_bias, squares, counts, slots, group,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    BIAS: tl.constexpr, EACH: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
-    LANE: tl.constexpr, TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
-):  # fmt: skip
-    """Write the gradients of weight and bias of a `group` of records: EACH one's with its squared norm, or their sum.
-
-    A turn takes TILE positions of a record, whole lines of which each has LANE, COLUMNS or more. Gradients are written
-    times HELD, as dz is given; norms are free of it. WEIGHTED multiplies each record's gradient by its factor, in
-    float32, and drops it where that is 0.
-    """
-    PATCH: tl.constexpr = SIDE * SIDE * CHANNELS
-    LINES: tl.constexpr = TILE // LANE
-    STEPS: tl.constexpr = (ROWS + LINES - 1) // LINES
-    groups = tl.cdiv(slots, group)
-    which_group = tl.program_id(0)
-    client, first = which_group // groups, which_group % groups * group
-    last = tl.minimum(first + group, tl.load(counts + client).to(tl.int32))
-    entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
-    out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
-    down, right = entry // (CHANNELS * SIDE), entry // CHANNELS % SIDE
-    shift = down * (WIDTH * CHANNELS) + entry % (CHANNELS * SIDE)
-    inner = entry < PATCH
-    place = entry[:, None] * OUT + out[None, :]
-    inside = inner[:, None] & (out < OUT)[None, :]
-    part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-    parts = tl.num_programs(1) * tl.num_programs(2)
-    line, column = tl.arange(0, TILE) // LANE, tl.arange(0, TILE) % LANE
-    known = (line < LINES) & (column < COLUMNS)
-    outputs = ((line * COLUMNS + column) * OUT)[:, None] + out[None, :]
-    patches = shift[:, None] + ((line * WIDTH + column) * (STRIDE * CHANNELS))[None, :]
-    total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
-    total_bias = tl.zeros((TILE_OUT,), tl.float32)
-    for turn in range(0, (last - first) * STEPS):
-        record = (client * slots + first + turn // STEPS).to(tl.int64)
-        begin = turn % STEPS * LINES
-        real = known & (begin + line < ROWS)
-        gradients = dz + record * (ROWS * COLUMNS * OUT) + begin * (COLUMNS * OUT)
-        g = tl.load(gradients + outputs, mask=real[:, None] & (out < OUT)[None, :], other=0.0)
-        corner = (begin * STRIDE - PADDING) * (WIDTH * CHANNELS) - PADDING * CHANNELS
-        there = inner[:, None] & real[None, :]
-        if PADDING > 0:
-            r = down[:, None] + ((begin + line) * STRIDE - PADDING)[None, :]
-            c = right[:, None] + (column * STRIDE - PADDING)[None, :]
-            there = there & (r >= 0) & (r < HEIGHT) & (c >= 0) & (c < WIDTH)
-        patch = tl.load(x + record * (HEIGHT * WIDTH * CHANNELS) + corner + patches, mask=there, other=0.0)
-        if WEIGHTED:
-            factor = tl.load(factors + record)
-            one = tl.dot(patch, g, input_precision=PRECISION)
-            total += tl.where(factor > 0, factor * one, 0.0)  # it may be NaN, and 0 * NaN is NaN
-            if BIAS:
-                total_bias += tl.where(factor > 0, factor * tl.sum(g.to(tl.float32), 0), 0.0)
-        else:
-            if EACH and STEPS == 1:
-                total = tl.dot(patch, g, input_precision=PRECISION)
-            else:
-                total = tl.dot(patch, g, total, input_precision=PRECISION)
-            if BIAS:
-                total_bias += tl.sum(g.to(tl.float32), 0)
-        if EACH:
-            if turn % STEPS == STEPS - 1:
-                square = _store(each, each_bias, record, total, total_bias, place, out, inside, PATCH, OUT, BIAS)
-                tl.store(squares + record * parts + part, square / (HELD * HELD))
-                total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
-                total_bias = tl.zeros((TILE_OUT,), tl.float32)
-    if not EACH:
-        if first < last:
-            _store(each, each_bias, which_group.to(tl.int64), total, total_bias, place, out, inside, PATCH, OUT, BIAS)
-
-
-@triton.jit
-def _store(each, each_bias, which, total, total_bias, place, out, inside,
-           PATCH: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-    """Write one tile of a gradient, and the bias's with the first; returns the squared norm of what was written."""
-    held = fit(total, each.dtype.element_ty)
-    tl.store(each + which * (PATCH * OUT) + place, held, mask=inside)
-    held = held.to(tl.float32)
-    square = tl.sum(tl.sum(held * held, 1), 0)  # beyond the edges there are zeros
-    if BIAS:
-        if tl.program_id(1) == 0:
-            tl.store(each_bias + which * OUT + out, total_bias, mask=out < OUT)
-            square += tl.sum(total_bias * total_bias, 0)
-    return square
 
 
 @triton.jit
@@ -268,30 +206,3 @@ def input_gradients_kernel(
             )  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION)
     tl.store(dx + at, fit(total, dx.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def weighted_sum_kernel(
-    each, factors, out, counts, slots, group, out_client,
-    CHANNELS: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, WEIGHTED: tl.constexpr, HELD: tl.constexpr,
-    TILE: tl.constexpr, AT_ONCE: tl.constexpr,
-):  # fmt: skip
-    """out[k] = sum over groups of factor * each / HELD, from (TAPS, CHANNELS, OUT) to torch's (OUT, CHANNELS, TAPS)."""
-    SIZE: tl.constexpr = TAPS * CHANNELS * OUT
-    client = tl.program_id(0)
-    index = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    groups = tl.cdiv(slots, group)
-    filled = tl.cdiv(tl.load(counts + client), group)
-    total = tl.zeros((TILE,), tl.float32)
-    for start in range(0, filled, AT_ONCE):
-        which = start + tl.arange(0, AT_ONCE)
-        at = (client * groups + which).to(tl.int64)[:, None] * SIZE + index[None, :]
-        gradient = tl.load(each + at, mask=(which < filled)[:, None] & (index < SIZE)[None, :], other=0.0)
-        gradient = gradient.to(tl.float32)
-        if WEIGHTED:
-            factor = tl.load(factors + client * slots + which, mask=which < filled, other=0.0)[:, None]
-            gradient = tl.where(factor > 0, factor * gradient, 0.0)  # it may be NaN, and 0 * NaN is NaN
-        total += tl.sum(gradient, 0)
-    entry = index // OUT
-    to = (index % OUT * CHANNELS + entry % CHANNELS) * TAPS + entry // CHANNELS
-    tl.store(out + client.to(tl.int64) * out_client + to, total / HELD, mask=index < SIZE)

@@ -1,9 +1,10 @@
 """Triton kernels of a first convolution on images cut into 2 x 2 blocks (first_convolution.py says why).
 
-A block of pixels is one position with BLOCK channels, its four pixels' one after another and zeros behind them. The
+A block of pixels is one position with BLOCK channels, four to a pixel: its REAL ones, zeros, and a one as the last. The
 four outputs that are pooled into one are a convolution of SPAN x SPAN blocks with four times OUT channels, the offset
 of the pooled value before the channel; a weight is zero where its pixel is outside the kernel. With q = offset + tap,
-the tap's pixel lies in block q // 2 of the span, as its pixel q % 2, in each direction.
+the tap's pixel lies in block q // 2 of the span, as its pixel q % 2, in each direction. The gradient of a weight on the
+one is that of the bias.
 """
 
 # ruff: noqa: N803
@@ -12,7 +13,8 @@ the tap's pixel lies in block q // 2 of the span, as its pixel q % 2, in each di
 import triton
 import triton.language as tl
 
-from fedceo.training.cuda.convolution_kernels import fit, larger
+from fedceo.training.cuda.convolution_kernels import fit, larger, pooled_place, store_pooled
+from fedceo.training.cuda.gradient_kernels import store_rows
 
 
 @triton.jit
@@ -26,10 +28,10 @@ def spread_weights_kernel(
     client = tl.program_id(0).to(tl.int64)
     index = tl.program_id(1) * TILE + tl.arange(0, TILE)
     out, offset, entry = index % OUT, index // OUT % 4, index // (4 * OUT)
-    pixel, channel = entry % BLOCK // REAL, entry % BLOCK % REAL
+    pixel, channel = entry % BLOCK // 4, entry % 4
     down = entry // (BLOCK * SPAN) * 2 + pixel // 2 - offset // 2
     right = entry // BLOCK % SPAN * 2 + pixel % 2 - offset % 2
-    there = (index < SIZE) & (pixel < 4) & (down >= 0) & (down < SIDE) & (right >= 0) & (right < SIDE)
+    there = (index < SIZE) & (channel < REAL) & (down >= 0) & (down < SIDE) & (right >= 0) & (right < SIDE)
     at = ((out * REAL + channel) * SIDE + down) * SIDE + right
     w = tl.load(weight + client * weight_client + at, mask=there, other=0.0)
     tl.store(spread + client * SIZE + index, fit(w, spread.dtype.element_ty), mask=index < SIZE)
@@ -39,7 +41,7 @@ def spread_weights_kernel(
 def first_forward_kernel(
     x, weight, bias, y, winner, counts, slots, bias_row,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
-    SPAN: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr,
+    SPAN: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, PLANAR: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """One tile of a client's (record, pooled position) pairs; the four values that are pooled are columns."""
@@ -79,68 +81,57 @@ def first_forward_kernel(
         (tl.reshape(total, (TILE, 4, TILE_OUT)), tl.reshape(offsets, (TILE, 4, TILE_OUT))), 1, larger
     )
     out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
-    if BIAS:
-        best += tl.load(bias + client * bias_row + out, mask=out < OUT, other=0.0)[None, :]
-    inside = (pair < slots * POSITIONS)[:, None] & (out < OUT)[None, :]
-    at = ((client * slots * POSITIONS + pair).to(tl.int64) * OUT)[:, None] + out[None, :]
-    cut = (pair >= count * POSITIONS)[:, None] & inside
-    if RELU:
-        cut = cut | (best <= 0)
-    tl.store(y + at, fit(tl.where(cut, 0.0, best), y.dtype.element_ty), mask=inside)
-    tl.store(winner + at, tl.where(cut, -1, which).to(tl.int8), mask=inside)
+    store_pooled(y, winner, best, which, bias + client * bias_row, client, pair, out, count, slots,
+                 POSITIONS, OUT, RELU, BIAS, PLANAR)  # fmt: skip
 
 
 @triton.jit
-def first_unpool_kernel(
-    dy, winner, dz, counts, slots, POSITIONS: tl.constexpr, OUT: tl.constexpr, SCALE: tl.constexpr, TILE: tl.constexpr
-):
-    """Write dz, (K, B, positions, 4, OUT): a pooled value's gradient times SCALE at its winner, zeros elsewhere."""
-    SIZE: tl.constexpr = POSITIONS * 4 * OUT
-    record = tl.program_id(0).to(tl.int64)
-    if record % slots < tl.load(counts + record // slots):
-        at = tl.program_id(1) * TILE + tl.arange(0, TILE)
-        pooled = record * (POSITIONS * OUT) + at // (4 * OUT) * OUT + at % OUT
-        g = SCALE * tl.load(dy + pooled, mask=at < SIZE).to(tl.float32)
-        won = tl.load(winner + pooled, mask=at < SIZE) == at // OUT % 4
-        tl.store(dz + record * SIZE + at, fit(tl.where(won, g, 0.0), dz.dtype.element_ty), mask=at < SIZE)
-
-
-@triton.jit
-def fold_kernel(
-    each, each_bias, folded, folded_bias, squares, counts, groups, group,
-    OUT: tl.constexpr, REAL: tl.constexpr, SIDE: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
-    BIAS: tl.constexpr, HELD: tl.constexpr, TILE: tl.constexpr, TILE_OUT: tl.constexpr,
+def first_gradients_kernel(
+    x, dy, winner, each, squares, counts, slots, group,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUT: tl.constexpr,
+    REAL: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr,
+    BIAS: tl.constexpr, PLANAR: tl.constexpr, SCALE: tl.constexpr, HELD: tl.constexpr,
+    TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """Sum each (SPAN, SPAN, BLOCK, 4, OUT) gradient over the places of a weight, into (SIDE, SIDE, REAL, OUT).
+    """Write one tile of the sum of the gradients of a `group` of a client's records, with its squared norm.
 
-    Also the bias's over the four values, and the squared norm of what is written, free of HELD.
+    A turn takes TILE pooled positions and one of the four values that are pooled there: the gradient of those that won
+    with the pixels under their taps, a pixel's four channels at once. dy is multiplied by SCALE; gradients are written
+    times HELD, norms are free of it.
     """
-    SIZE: tl.constexpr = SIDE * SIDE * REAL * OUT
-    which = tl.program_id(0).to(tl.int64)
-    if which % groups * group < tl.load(counts + which // groups):
-        square = tl.zeros((TILE,), tl.float32)
-        gradients = each + which * (SPAN * SPAN * BLOCK * 4 * OUT)
-        for start in range(0, SIZE, TILE):
-            index = start + tl.arange(0, TILE)
-            out, channel, tap = index % OUT, index // OUT % REAL, index // (OUT * REAL)
-            total = tl.zeros((TILE,), tl.float32)
-            for offset in tl.static_range(4):
-                down, right = tap // SIDE + offset // 2, tap % SIDE + offset % 2
-                block = down // 2 * SPAN + right // 2
-                entry = block * BLOCK + (down % 2 * 2 + right % 2) * REAL + channel
-                at = (entry * 4 + offset) * OUT + out
-                total += tl.load(gradients + at, mask=index < SIZE, other=0.0).to(tl.float32)
-            held = fit(total, folded.dtype.element_ty)
-            tl.store(folded + which * SIZE + index, held, mask=index < SIZE)
-            held = held.to(tl.float32)
-            square += held * held
-        all_squares = tl.sum(square, 0)
-        if BIAS:
-            for start in range(0, OUT, TILE_OUT):
-                out = start + tl.arange(0, TILE_OUT)
-                total = tl.zeros((TILE_OUT,), tl.float32)
-                for offset in tl.static_range(4):
-                    total += tl.load(each_bias + which * (4 * OUT) + offset * OUT + out, mask=out < OUT, other=0.0)
-                tl.store(folded_bias + which * OUT + out, total, mask=out < OUT)
-                all_squares += tl.sum(total * total, 0)
-        tl.store(squares + which, all_squares / (HELD * HELD))
+    POSITIONS: tl.constexpr = ROWS * COLUMNS
+    STEPS: tl.constexpr = (POSITIONS + TILE - 1) // TILE
+    PATCH: tl.constexpr = SIDE * SIDE * REAL
+    groups = tl.cdiv(slots, group)
+    which_group = tl.program_id(0)
+    client, first = which_group // groups, which_group % groups * group
+    last = tl.minimum(first + group, tl.load(counts + client).to(tl.int32))
+    entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
+    tap, channel = entry // 4, entry % 4
+    out = tl.program_id(2) * TILE_OUT + tl.arange(0, TILE_OUT)
+    total = tl.zeros((TILE_IN, TILE_OUT), tl.float32)
+    for turn in range(0, (last - first) * (4 * STEPS)):
+        record = (client * slots + first + turn // (4 * STEPS)).to(tl.int64)
+        offset, position = turn % 4, turn // 4 % STEPS * TILE + tl.arange(0, TILE)
+        real = position < POSITIONS
+        pooled = real[:, None] & (out < OUT)[None, :]
+        gradients, winners = dy + record * (POSITIONS * OUT), winner + record * (POSITIONS * OUT)
+        g = tl.load(gradients + pooled_place(position, out, POSITIONS, OUT, PLANAR), mask=pooled, other=0.0)
+        won = tl.load(winners + pooled_place(position, out, POSITIONS, OUT, False), mask=pooled, other=-1) == offset
+        if SCALE != 1:
+            g = fit(SCALE * g, x.dtype.element_ty)
+        down, right = tap // SIDE + offset // 2, tap % SIDE + offset % 2
+        pixel = (down // 2 * WIDTH + right // 2) * BLOCK + (down % 2 * 2 + right % 2) * 4
+        corner = (position // COLUMNS * WIDTH + position % COLUMNS) * BLOCK
+        patch = tl.load(
+            x + record * (HEIGHT * WIDTH * BLOCK) + (pixel + channel)[:, None] + corner[None, :],
+            mask=(tap < SIDE * SIDE)[:, None] & real[None, :], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(patch, tl.where(won, g, 0.0), total)
+    if first < last:
+        row, inside = tap * REAL + channel, (tap < SIDE * SIDE) & (channel < REAL)
+        if BIAS:  # the one of the first tap
+            row, inside = tl.where(entry == 3, PATCH, row), inside | (entry == 3)
+        square = store_rows(each, which_group.to(tl.int64), total, row, out, inside, PATCH + BIAS, OUT)
+        part, parts = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2), tl.num_programs(1) * tl.num_programs(2)
+        tl.store(squares + which_group.to(tl.int64) * parts + part, square / (HELD * HELD))

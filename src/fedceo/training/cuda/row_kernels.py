@@ -84,18 +84,31 @@ def linear_backward_kernel(
 
 
 @triton.jit
-def scale_rows_kernel(g, x, factors, size, inputs, TILE: tl.constexpr):
-    """g *= factor, row by row; a factor of 0 writes zeros into g and x, which may hold NaN, and 0 * NaN is NaN."""
-    row = tl.program_id(0).to(tl.int64)
-    factor = tl.load(factors + row)
-    for start in range(0, size, TILE):
-        unit = start + tl.arange(0, TILE)
-        value = factor * tl.load(g + row * size + unit, mask=unit < size)
-        tl.store(g + row * size + unit, tl.where(factor > 0, value, 0.0), mask=unit < size)
-    if factor == 0:
-        for start in range(0, inputs, TILE):
-            unit = start + tl.arange(0, TILE)
-            tl.store(x + row * inputs + unit, tl.zeros((TILE,), tl.float32), mask=unit < inputs)
+def scale_rows_kernel(
+    g, x, factors, bias, slots, size, inputs, bias_client,
+    BIAS: tl.constexpr, TILE: tl.constexpr, TILE_IN: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """g *= factor, row by row, for TILE units of one client; their sums over its rows become the bias's gradient.
+
+    A factor of 0 writes zeros into g and into TILE_IN units of x: both may hold NaN, and 0 * NaN is NaN.
+    """
+    client = tl.program_id(0)
+    unit = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    entry = tl.program_id(1) * TILE_IN + tl.arange(0, TILE_IN)
+    nothing = tl.zeros((AT_ONCE, TILE_IN), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    for start in range(0, slots, AT_ONCE):
+        slot = start + tl.arange(0, AT_ONCE)
+        row = (client * slots + slot).to(tl.int64)
+        factor = tl.load(factors + row, mask=slot < slots, other=1.0)[:, None]
+        inside = (slot < slots)[:, None] & (unit < size)[None, :]
+        at = row[:, None] * size + unit[None, :]
+        value = tl.where(factor > 0, factor * tl.load(g + at, mask=inside, other=0.0), 0.0)
+        tl.store(g + at, value, mask=inside)
+        total += tl.sum(value, 0)
+        tl.store(x + row[:, None] * inputs + entry[None, :], nothing, mask=(factor == 0) & (entry < inputs)[None, :])
+    if BIAS:
+        tl.store(bias + client.to(tl.int64) * bias_client + unit, total, mask=unit < size)
 
 
 @triton.jit

@@ -1,16 +1,11 @@
-"""Monitors of a run in progress: the epsilon spent so far, and TensorBoard events."""
+"""The epsilon that a run in progress has spent so far, without the accountant in every round."""
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
-
-Advance = Callable[[dict[str, Any]], None]
 
 TIME_FRACTION = 0.05
 """The most that accounting may take of a run's time: one answer of the accountant can take a second."""
@@ -59,28 +54,3 @@ def _epsilon(simulation: "Simulation") -> float | None:
     experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
     plan = privacy_plan(experiment, sizes, simulation.noise_multiplier)
     return answer(plan, experiment.privacy.observer, simulation.ledger.realised(plan)).epsilon
-
-
-def events(folder: Path) -> Advance:
-    """A function that writes each round's numbers, and pictures of recorded rounds, as TensorBoard events."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--tensorboard: needs the extra fedceo[tensorboard]") from None
-    writers: list[SummaryWriter] = []
-
-    def write(metrics: dict[str, Any]) -> None:
-        if not writers:  # the run creates the folder, before its first round
-            writers.append(SummaryWriter(str(folder / "events")))
-        for name, value in metrics.items():
-            if isinstance(value, float):
-                writers[0].add_scalar(name, value, metrics["round"])
-        recorded = folder / "records" / f"round-{metrics['round']:05}.safetensors"
-        if recorded.exists():
-            from fedceo.report.figures import of_recording, read_recording  # slow to import, and not always needed
-
-            for name, drawing in of_recording(read_recording(recorded)).items():
-                writers[0].add_figure(name, drawing.figure, metrics["round"])
-        writers[0].flush()
-
-    return write

@@ -1,18 +1,14 @@
-"""Monitors of a run in progress: epsilon without the accountant in every round, TensorBoard events."""
+"""The epsilon so far, without the accountant in every round."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedceo
 from fedceo.accounting import rows as accounting
-from fedceo.cli.app import main
-from fedceo.experiment.file import parse_experiment, to_toml
+from fedceo.experiment.file import parse_experiment
+from fedceo.simulation.meter import Meter
 from fedceo.simulation.preparing import prepare
-from fedceo.terminal import monitor as live
-from fedceo.terminal.monitor import Meter
 from tests.support.recorded_runs import TABLE
 
 
@@ -65,23 +61,3 @@ def test_without_privacy_there_is_no_epsilon() -> None:
     meter = Meter(Time())
     meter.begin(prepare(parse_experiment(TABLE | {"privacy": {"mechanism": "none"}})))
     assert meter.read({"round": 8}) == {"round": 8}
-
-
-def test_events_carry_curves_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    monkeypatch.setattr(live, "FIRST_ANSWER", 0.0)
-    (tmp_path / "mine.toml").write_text(to_toml(parse_experiment(TABLE)))
-    out = tmp_path / "run"
-    arguments = ["fedceo", "run", str(tmp_path / "mine.toml"), "--tensorboard", "--out", str(out), "--json"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    found = accumulator.EventAccumulator(str(out / "events"))
-    found.Reload()
-    history = fedceo.load(out).history
-    accuracy = [(e.step, e.value) for e in found.Scalars("test_accuracy")]
-    assert accuracy == [(r["round"], pytest.approx(r["test_accuracy"])) for r in history if "test_accuracy" in r]
-    assert found.Scalars("epsilon")[-1].step == 8
-    for name in ("class_bars", "smoothness", "singular_values"):
-        assert [image.step for image in found.Images(name)] == [4, 8]

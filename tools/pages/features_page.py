@@ -1,0 +1,93 @@
+"""The section of docs/results.md on fixed features: what accuracy a small epsilon allows, and what brings it."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from runs_found import Found, cells_in, chosen, difference, markdown, shown, spread, trials_of
+
+FOLDERS = {
+    "beyond/features/cifar10-1000": "CIFAR-10, N = 1,000 clients by Dirichlet(0.5) over labels, K = 100",
+    "beyond/features/femnist-1000": "FEMNIST, N = 1,000 clients of 60 records, K = 100",
+}
+NAMES = {
+    "fedavg": "FedAvg: features, momentum",
+    "fedavg-standardised": "FedAvg: standardised features, momentum",
+    "fedavg-standardised-banded": "FedAvg: standardised features, momentum, banded noise",
+    "fedavg-banded": "FedAvg: features, momentum, banded noise",
+    "fedavg-cyclic": "FedAvg: features, momentum, cyclic cohorts",
+    "fedavg-without-momentum": "FedAvg: features, no momentum",
+    "fedavg-small-cnn": "FedAvg: small CNN, momentum",
+    "fedavg-tanh-cnn": "FedAvg: small CNN with tanh and group norm, momentum",
+    "dp-fedavg": "DP-FedAvg: features, momentum",
+    "dp-fedsam": "DP-FedSAM: features, momentum",
+    "dp-fed-ls": "DP-Fed-LS: features, momentum",
+    "fedceo-without-momentum": "FedCEO, one model: features, no momentum",
+    "fedceo-standardised": "FedCEO, one model: standardised features, no momentum",
+    "fedceo-small-cnn": "FedCEO, one model: small CNN, no momentum",
+}
+HEADINGS = ("epsilon", "noise", "method", "last", "average", "average less FedAvg's", "rate", "clip", "seeds")
+
+HEAD = """# Accuracy at a small epsilon
+
+What someone with a thousand users may expect. The model is linear, on scattering features that are fixed and no secret
+(`model.name = "scattering"`); the server steps with momentum 0.9 and a rate of 0.1; *last* is the last released model,
+*average* the mean of the last 25 of 100, a length that was fixed beforehand.
+
+- **Regime.** User level, noise sized for the epsilon of an outsider, who sees every global model; delta = 1e-5.
+  *central*: a trusted server adds the noise, Poisson cohorts; *banded* noise and its control have cyclic cohorts, which
+  need no secret sampling. *distributed*: each client adds its share, cohorts are of fixed size.
+- **Tuning.** Every row got the same 25 trials, five learning rates with five clips, whole runs with seed 0, chosen by
+  the average on validation records, which no epsilon here accounts for. *edge* marks what was chosen at an end of its
+  five values. FedCEO's kappa = 0.5 and I = 20, E = 5 and B = 32 were not tuned. Differences are of runs with the same
+  seed, with a 95 % interval.
+- **Standardised features** (`model.standardised`) have mean 0 and equal standard deviations on random images, discs
+  that lie on each other, which follow from no data and cost no privacy: what all records share no longer takes up the
+  clip. Rows that do not say so have features as they are.
+- FedCEO has no momentum, since its thresholds are of means: compare it with FedAvg without momentum.
+"""
+
+
+def section(cells: Mapping[str, Found]) -> str:
+    """The section in Markdown, from the runs of each cell."""
+    parts = [HEAD, "![Accuracy over epsilon](accuracy-over-epsilon.png)\n"]
+    for folder, title in FOLDERS.items():
+        names = [name for name in cells_in(folder) if "without-privacy" not in name]
+        done = sorted((name for name in names if name in cells), key=lambda name: (_place(name), -_best(cells[name])))
+        without = cells.get(f"{folder}/without-privacy/fedavg")
+        parts.append(f"## {title}\n\nExperiments in `experiments/{folder}.toml`.\n")
+        if without:
+            parts.append(f"FedAvg with features and momentum, without privacy: {spread(without.percent('average'))}.\n")
+        parts.append(markdown(HEADINGS, (_row(name, cells) for name in done)))
+        if len(done) < len(names):
+            parts.append(f"Not run yet: the other {len(names) - len(done)} of the file's {len(names)} cells.\n")
+    return "\n".join(parts)
+
+
+def _row(name: str, cells: Mapping[str, Found]) -> Sequence[str]:
+    found, (epsilon, noise) = cells[name], _place(name)
+    folder, _, method = name.rpartition("/")
+    rival = cells.get(f"{folder}/fedavg")
+    ahead = "" if method == "fedavg" or rival is None else shown(_gain(found, rival))
+    return (
+        f"{epsilon:g}", noise, NAMES[method], spread(found.percent("last")), spread(found.percent("average")), ahead,
+        _tuned(name, "train.learning_rate"), _tuned(name, "privacy.clip"), str(len(found.done)),
+    )  # fmt: skip
+
+
+def _gain(found: Found, rival: Found) -> tuple[float, float]:
+    return difference(found.by_seed("average"), rival.by_seed("average"))
+
+
+def _tuned(name: str, field: str) -> str:
+    trials = trials_of(name)
+    values, best = [trial[field] for trial in trials], chosen(trials)[field]
+    return f"{best:g}{', edge' if best in (min(values), max(values)) else ''}"
+
+
+def _place(name: str) -> tuple[float, str]:
+    epsilon, noise = name.split("/")[-3:-1]
+    return float(epsilon.removeprefix("epsilon-")), noise
+
+
+def _best(found: Found) -> float:
+    return statistics.fmean(found.percent("average"))

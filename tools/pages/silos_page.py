@@ -1,0 +1,294 @@
+"""The measured part of docs/collaboration.md, from results/silos/, which tools/measure.py writes.
+
+    python tools/pages/silos_page.py
+
+A cell's name is EPSILON/METHOD/PARTITION. Whatever has no runs is said to have none.
+"""
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from runs_found import ROOT, Found, cells_in, compare, difference, load, markdown, shown, trials_of
+
+PAGE = ROOT / "docs" / "collaboration.md"
+BEGIN, END = "<!-- begin measured -->\n", "<!-- end measured -->\n"
+
+TABLES = {
+    "silos/cifar10-100": "CIFAR-10 in 100 silos, a linear model on scattering features",
+    "silos/cifar10-20": "CIFAR-10 in 20 silos, a linear model on scattering features",
+    "silos/femnist": "FEMNIST, 294 writers, a linear model on scattering features",
+    "silos/cifar10-100-unequal": "CIFAR-10 in 100 silos of unequal sizes, a linear model on scattering features",
+    "silos/cifar10-100-small-cnn": "CIFAR-10 in 100 silos, a small CNN on pixels",
+    "silos/cifar10-100-mlp": "CIFAR-10 in 100 silos, an MLP on pixels",
+}
+NAMES = {
+    "fedceo-damp-mean": "FedCEO, damp, mean of rounds", "fedceo-damp": "FedCEO, damp",
+    "fedceo-spare-mean": "FedCEO, spare-mean", "fedceo": "FedCEO, threshold",
+    "mr-mtl": "MR-MTL", "ditto": "Ditto", "fedavg-finetune": "FedAvg + fine-tuning", "ppsgd": "PPSGD",
+    "centaur": "CENTAUR", "local": "alone", "fedavg": "FedAvg, one model",
+}  # fmt: skip
+OURS = "fedceo-damp-mean"
+ALPHAS = {
+    "silos/alpha": "How flat the optimum in alpha is",
+    "silos/alpha-mean": "How flat it is for deviations averaged over rounds",
+}
+DEFAULT = "alpha-0.5"
+NEAR = 1.5
+"""Points of P-dist within which the default factor should be of the best fixed one."""
+P_DIST, WORST, P_GLOB = "distribution_accuracy_last", "distribution_accuracy_worst_last", "personal_accuracy_last"
+
+CLIENTS = ROOT / "results" / "silos" / "cifar10-100.clients.json"
+"""What every silo has of three methods, as tools/silo_clients.py writes it."""
+
+Cells = Mapping[str, Found]
+_Factor = TypeVar("_Factor")
+
+INTRO = """Every method at the same epsilon of a record, against everybody; 30 rounds, everybody in each, E = 1, clip 1.
+Every method had 20 trials (its learning rate and its one setting, or 20 rates where it has none), chosen by P-dist on
+validation records, which no epsilon here accounts for; then seeds 1, 2 and 3. P-dist in percent: the accuracy of silos'
+own models on the public test set, each class weighted as in the silo; its mean over seeds and half of the 95 % interval
+of that mean (Student's t). The model of *FedAvg, one model* is everybody's. Ditto, PPSGD and CENTAUR train twice a
+round, which costs them noise. On the linear model CENTAUR has a hidden layer of 64 units, since it must share one.
+"""
+
+
+SUMMARY = """## Personal models across silos
+
+Where silos have personal models under record-level privacy, all methods tuned alike
+([collaboration.md](collaboration.md#what-was-measured) has the tables): settings of epsilon, partition and model in
+which FedCEO with the damping filter is above, not told apart from or below a rival by P-dist, counted as before.
+
+"""
+
+
+EVERY_SILO = """### Every silo
+
+![P-dist of every silo alone, with the global model and collaborating](silos-clients.png)
+
+One run of each ({setting}, seed {seed}; `tools/silo_clients.py`). Collaborating ({name}), {gain} of {silos} silos are
+better off than alone, and {more} than with the global model.
+"""
+
+
+def section(cells: Cells) -> str:
+    """The measured part in Markdown."""
+    parts = [INTRO]
+    if any(name.startswith("silos/cifar10-100/") for name in cells):
+        parts.append("![The best method at every epsilon and heterogeneity](silos-winners.png)\n")
+    run = {table: any(name.startswith(f"{table}/") for name in cells) for table in (*TABLES, *ALPHAS)}
+    for table, title in TABLES.items():
+        if run[table]:
+            parts.append(f"### {title}\n\nExperiments in `experiments/{table}.toml`.\n")
+            parts.append(_table(table, cells))
+    parts += [
+        *_by_trials(cells),
+        *(_flatness(table, title, cells) for table, title in ALPHAS.items() if run[table]),
+        *_clients(),
+    ]
+    idle = [f"`{table}.toml` ({len(cells_in(table))})" for table, has_run in run.items() if not has_run]
+    if idle:
+        parts.append(f"### Not run yet\n\nFiles of `experiments/` and their cells: {', '.join(idle)}.\n")
+    return "\n".join(parts)
+
+
+def _table(table: str, cells: Cells) -> str:
+    epsilons, partitions = axes(table)
+    names = cells_in(table)
+    lacking = [name for name in names if name not in cells or not cells[name].done]
+    parts = []
+    for epsilon in epsilons:
+        measured = [p for p in partitions if any(place(table, epsilon, m, p) in cells for m in NAMES)]
+        if not measured:
+            continue
+        head = (f"P-dist, {epsilon.replace('-', ' ')}", *(p or "writers" for p in measured))
+        rows = ((NAMES[m], *(_mean(cells.get(place(table, epsilon, m, p))) for p in measured)) for m in NAMES)
+        parts.append(markdown(head, rows))
+        head = ("worst tenth / P-glob", *(p or "writers" for p in measured))
+        rows = ((NAMES[m], *(_others(cells.get(place(table, epsilon, m, p))) for p in measured)) for m in NAMES)
+        parts.append(markdown(head, rows))
+        head = (f"{NAMES[OURS]}, less", *(p or "writers" for p in measured))
+        rivals = [m for m in NAMES if m != OURS]
+        rows = ((NAMES[m], *(_lead(cells, table, epsilon, m, p) for p in measured)) for m in rivals)
+        parts.append("Differences of runs with the same seed, in points of P-dist:\n\n" + markdown(head, rows))
+    if lacking:
+        parts.append(f"Not run: {len(lacking)} of {len(names)} cells ({_listed(table, lacking)}).\n")
+    return "\n".join([_chosen(table, names, cells), *parts])
+
+
+def axes(table: str) -> tuple[list[str], list[str]]:
+    """The epsilons and partitions of a table, as they stand in names; "" is the partition of a table without any."""
+    places = [name.removeprefix(f"{table}/").split("/") for name in cells_in(table)]
+    epsilons = sorted({parts[0] for parts in places}, key=lambda each: float(each.rpartition("-")[2]))
+    found = {"/".join(parts[2:]) for parts in places}
+    order = ["iid", "dirichlet-1", "unequal-1", "dirichlet-0.3", "unequal-0.3", "dirichlet-0.1", "shards", ""]
+    return epsilons, sorted(found, key=order.index)
+
+
+def place(table: str, epsilon: str, method: str, partition: str) -> str:
+    """The full name of a cell."""
+    return "/".join(filter(None, [table, epsilon, method, partition]))
+
+
+def mean_of(found: Found | None, which: str = P_DIST) -> float | None:
+    """The mean over seeds in percent; None without a run."""
+    values = found.percent(which) if found is not None else []
+    return statistics.fmean(values) if values else None
+
+
+def _mean(found: Found | None) -> str:
+    mean = mean_of(found)
+    if found is None or mean is None:
+        return "-"
+    seeds = found.by_seed(P_DIST)
+    if len(seeds) < 2:
+        return f"{mean:.1f} (one seed)"
+    return f"{mean:.1f} ± {difference(seeds, dict.fromkeys(seeds, 0.0))[1]:.1f}"
+
+
+def _others(found: Found | None) -> str:
+    worst, everywhere = mean_of(found, WORST), mean_of(found, P_GLOB)
+    if everywhere is None:  # everybody's model is the global one
+        everywhere = mean_of(found, "last")
+    return "-" if worst is None or everywhere is None else f"{worst:.1f} / {everywhere:.1f}"
+
+
+def _lead(cells: Cells, table: str, epsilon: str, rival: str, partition: str) -> str:
+    ours, theirs = (cells.get(place(table, epsilon, method, partition)) for method in (OURS, rival))
+    both = [found.by_seed(P_DIST) for found in (ours, theirs) if found is not None]
+    if len(both) < 2 or len(both[0].keys() & both[1].keys()) < 2:
+        return "-"
+    return shown(difference(*both))
+
+
+def _chosen(table: str, names: Sequence[str], cells: Cells) -> str:
+    """How often the trials chose a value at an end of what was tried."""
+    at_end, counted = 0, 0
+    for name in names:
+        trials = trials_of(name)
+        if name in cells and trials:
+            best = max(trials, key=lambda trial: trial["validation_accuracy"] or 0.0)
+            rates = [trial["train.learning_rate"] for trial in trials]
+            counted += 1
+            at_end += best["train.learning_rate"] in (min(rates), max(rates))
+    return f"The rate chosen is the least or largest tried in {at_end} of {counted} cells.\n" if counted else ""
+
+
+def _listed(table: str, names: Sequence[str]) -> str:
+    """Names of cells, those of all methods together where all are lacking."""
+    lacking: dict[str, list[str]] = {}
+    for name in names:
+        epsilon, method, *partition = name.removeprefix(f"{table}/").split("/")
+        lacking.setdefault("/".join([epsilon, "*", *partition]), []).append(method)
+    whole = (
+        place if len(methods) == len(NAMES) else f"{place} ({', '.join(methods)})" for place, methods in lacking.items()
+    )
+    return ", ".join(whole)
+
+
+TRIED = {table.removeprefix("silos/") for table in TABLES}
+"""Tables whose trials have the factor as one of their settings."""
+BY_TRIALS = """### How flat the optimum in alpha is
+
+By the trials of the tables above, so on validation records and with seed 0: P-dist in percent at the best of the four
+rates for each alpha, in every setting that was run.
+
+"""
+
+
+def best_by_alpha(name: str) -> dict[float, float]:
+    """alpha -> the best validation P-dist over rates in percent, by a cell's trials."""
+    found: dict[float, float] = {}
+    for trial in trials_of(name):
+        if "method.alpha" in trial:
+            score = 100 * (trial["validation_accuracy"] or 0.0)
+            found[trial["method.alpha"]] = max(found.get(trial["method.alpha"], 0.0), score)
+    return dict(sorted(found.items()))
+
+
+def _by_trials(cells: Cells) -> Iterator[str]:
+    """The table of the trials' P-dist by factor, and what the default loses against the best of them."""
+    found = {name.removeprefix("silos/"): best_by_alpha(name) for name in cells if name.split("/")[1] in TRIED}
+    settings = {name: values for name, values in found.items() if values}
+    if settings:
+        yield BY_TRIALS + _by_factor(settings, 0.5)
+
+
+def _by_factor(settings: Mapping[str, Mapping[_Factor, float]], default: _Factor) -> str:
+    rows, far = [], []
+    for setting, values in settings.items():
+        best = max(values.values())
+        loss = best - values[default]
+        far += [f"{setting} ({loss:.1f})"] if loss > NEAR else []
+        told = (f"**{value:.1f}**" if value == best else f"{value:.1f}" for value in values.values())
+        rows.append((setting, *told, f"{loss:.1f}"))
+    said = f"The default, 0.5, is within {NEAR} points of the best in {len(rows) - len(far)} of {len(rows)} settings"
+    said += f"; not in {', '.join(far)}.\n" if far else ".\n"
+    names = [f"alpha {str(factor).removeprefix('alpha-')}" for factor in next(iter(settings.values()))]
+    return markdown(("P-dist", *names, "lost by 0.5"), rows) + "\n" + said
+
+
+def flatness(table: str, cells: Cells) -> Iterator[tuple[str, dict[str, float]]]:
+    """Every setting in which all factors were run, with the mean P-dist of each."""
+    epsilons, partitions = axes(table)
+    factors = list(dict.fromkeys(name.split("/")[3] for name in cells_in(table)))
+    for epsilon, partition in itertools.product(epsilons, partitions):
+        means = {factor: mean_of(cells.get(place(table, epsilon, factor, partition))) for factor in factors}
+        known = {factor: mean for factor, mean in means.items() if mean is not None}
+        if len(known) == len(factors):
+            yield f"{epsilon}/{partition}", known
+
+
+def _flatness(table: str, title: str, cells: Cells) -> str:
+    """The table of P-dist by factor, and what the default loses against the best."""
+    head = (
+        f"### {title}\n\n"
+        f"Experiments in `experiments/{table}.toml`; the rate is tuned for every factor, by four trials.\n\n"
+    )
+    settings = dict(flatness(table, cells))
+    return head + (_by_factor(settings, DEFAULT) if settings else "No setting has all of its factors yet.\n")
+
+
+def _clients() -> Iterator[str]:
+    """The picture of every silo, and how many are better off than alone and than with the global model."""
+    if not CLIENTS.exists():
+        return
+    measured = json.loads(CLIENTS.read_text())
+    alone, shared, ours = (measured["p_dist"][method] for method in ("local", "fedavg", OURS))
+    gain = sum(mine > other for mine, other in zip(ours, alone, strict=True))
+    more = sum(mine > other for mine, other in zip(ours, shared, strict=True))
+    yield EVERY_SILO.format(
+        setting=measured["setting"], seed=measured["seed"], name=NAMES[OURS], gain=gain, silos=len(ours), more=more
+    )
+
+
+def summary(cells: Cells) -> str:
+    """The section of docs/results.md: in how many settings FedCEO's damping is above, open or below each rival."""
+    rows = []
+    for rival in (method for method in NAMES if method != OURS):
+        outcomes = [
+            compare(*both)
+            for table in TABLES
+            for epsilon, partition in itertools.product(*axes(table))
+            if len(both := _by_seed(cells, table, epsilon, rival, partition)) == 2
+        ]
+        rows.append((NAMES[rival], *(str(outcomes.count(each)) for each in ("above", "open", "below"))))
+    run = any(count != "0" for _, *counts in rows for count in counts)
+    return SUMMARY + (markdown(("", "above", "open", "below"), rows) if run else "Not run.\n")
+
+
+def _by_seed(cells: Cells, table: str, epsilon: str, rival: str, partition: str) -> list[dict[int, float]]:
+    found = (cells.get(place(table, epsilon, method, partition)) for method in (OURS, rival))
+    return [each.by_seed(P_DIST) for each in found if each is not None and len(each.done) > 1]
+
+
+def page(text: str, cells: Cells) -> str:
+    """The page with its measured part written anew."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + section(cells) + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(), load()))
