@@ -1,6 +1,7 @@
 """The federation against the simulation, and the files that the server writes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 
 pytest.importorskip("flwr", reason="the extra fedceo[flower] is not installed")
 
-from flwr.app import Error, Message
+from flwr.app import Context, Error, Message
 
 import fedceo
+from fedceo.deploy import node_registry
 from fedceo.deploy.messages import NOT_COME
 from fedceo.deploy.node_registry import NodeRegistry
 from fedceo.simulation.folder import RunFolder
@@ -181,6 +183,32 @@ def test_a_node_that_says_no_number_is_not_refused_and_is_asked_again() -> None:
     node.app = plain
     registry.update(grid)
     assert registry.present() == {client: 1000 - 7 * client for client in range(5)}
+
+
+@pytest.mark.parametrize("lost", ["silent", "failing"])
+def test_a_node_whose_question_is_lost_is_asked_again_long_before_that_expires(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a node whose process dies with the question; rounds later it would still be unknown."""
+    given, now = experiment(), 0.0
+    monkeypatch.setattr(node_registry, "time", SimpleNamespace(monotonic=lambda: now))
+    grid, registry = local_grid(given), NodeRegistry(5, {}, 300.0)
+    node = grid.nodes[1000]
+
+    def lose(message: Message, context: Context) -> Message | None:
+        return None if lost == "silent" else Message(Error(0, "killed"), reply_to=message)
+
+    plain, node.app = node.app, lose  # type: ignore[assignment]
+    asked = []
+    for second in range(100):
+        now, before = float(second), len(grid.seen)
+        registry.update(grid)
+        asked += [second] * (len(grid.seen) - before)
+        assert 0 not in registry.present() and not registry.refused
+    assert asked == [0] * 5 + [15, 45]
+    node.app, now = plain, 105.0
+    registry.update(grid)
+    assert set(registry.present()) == set(range(5)) and not registry.failed
 
 
 def test_where_nobody_comes_nothing_is_released_and_nothing_is_spent(tmp_path: Path) -> None:
