@@ -194,3 +194,12 @@ def test_under_distributed_privacy_personal_models_keep_their_own_row(filter_: s
 def test_what_does_not_fit_is_refused(method: dict[str, Any], privacy: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         experiment({"name": "fedceo"} | method, privacy=privacy)
+
+
+def test_an_alpha_that_nothing_reads_makes_no_other_experiment() -> None:
+    def settings(**fields: Any) -> FedCEOSettings:
+        return FedCEOSettings(**fields)
+
+    assert settings(alpha=0.3) == settings()
+    assert settings(alpha=0.3, filter="damp") != settings(filter="damp")
+    assert settings(alpha=0.3, restart="interpolated").alpha == 0.3

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from runs_found import ROOT, Found, cells_in, compare, difference, load, markdown, shown, trials_of
 
+from fedceo.methods.fedceo import FedCEOSettings
+
 PAGE = ROOT / "docs" / "collaboration.md"
 BEGIN, END = "<!-- begin measured -->\n", "<!-- end measured -->\n"
 
@@ -35,7 +37,8 @@ ALPHAS = {
     "silos/alpha": "How flat the optimum in alpha is",
     "silos/alpha-mean": "How flat it is for deviations averaged over rounds",
 }
-DEFAULT = "alpha-0.5"
+DEFAULT: float = FedCEOSettings.model_fields["alpha"].default
+"""The factor of `filter = "damp"` that nobody has to tune."""
 NEAR = 1.5
 """Points of P-dist within which the default factor should be of the best fixed one."""
 P_DIST, WORST, P_GLOB = "distribution_accuracy_last", "distribution_accuracy_worst_last", "personal_accuracy_last"
@@ -213,7 +216,7 @@ def _by_trials(cells: Cells) -> Iterator[str]:
     found = {name.removeprefix("silos/"): best_by_alpha(name) for name in cells if name.split("/")[1] in TRIED}
     settings = {name: values for name, values in found.items() if values}
     if settings:
-        yield BY_TRIALS + _by_factor(settings, 0.5)
+        yield BY_TRIALS + _by_factor(settings, DEFAULT)
 
 
 def _by_factor(settings: Mapping[str, Mapping[_Factor, float]], default: _Factor) -> str:
@@ -224,10 +227,11 @@ def _by_factor(settings: Mapping[str, Mapping[_Factor, float]], default: _Factor
         far += [f"{setting} ({loss:.1f})"] if loss > NEAR else []
         told = (f"**{value:.1f}**" if value == best else f"{value:.1f}" for value in values.values())
         rows.append((setting, *told, f"{loss:.1f}"))
-    said = f"The default, 0.5, is within {NEAR} points of the best in {len(rows) - len(far)} of {len(rows)} settings"
+    near = f"{len(rows) - len(far)} of {len(rows)} settings"
+    said = f"The default, {DEFAULT}, is within {NEAR} points of the best in {near}"
     said += f"; not in {', '.join(far)}.\n" if far else ".\n"
     names = [f"alpha {str(factor).removeprefix('alpha-')}" for factor in next(iter(settings.values()))]
-    return markdown(("P-dist", *names, "lost by 0.5"), rows) + "\n" + said
+    return markdown(("P-dist", *names, f"lost by {DEFAULT}"), rows) + "\n" + said
 
 
 def flatness(table: str, cells: Cells) -> Iterator[tuple[str, dict[str, float]]]:
@@ -248,7 +252,7 @@ def _flatness(table: str, title: str, cells: Cells) -> str:
         f"Experiments in `experiments/{table}.toml`; the rate is tuned for every factor, by four trials.\n\n"
     )
     settings = dict(flatness(table, cells))
-    return head + (_by_factor(settings, DEFAULT) if settings else "No setting has all of its factors yet.\n")
+    return head + (_by_factor(settings, f"alpha-{DEFAULT}") if settings else "No setting has all of its factors yet.\n")
 
 
 def _clients() -> Iterator[str]:

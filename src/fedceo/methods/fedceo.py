@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedceo import tensors
 from fedceo.errors import UsageError
@@ -58,8 +58,9 @@ class FedCEOSettings(MethodSettings):
     """The smoothing. threshold: the paper's, of all frequencies of the client axis. damp: the zero frequency, which is
     the mean, is kept and the others are multiplied by alpha. spare-mean: the zero frequency is kept and the others have
     the threshold. Every client of the stack has the model that the filter makes of its own."""
-    alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.5
-    """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated"."""
+    alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.75
+    """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated". The default was near
+    the best wherever it was measured (docs/collaboration.md)."""
     memory: Literal["cohort", "all", "mean"] = "cohort"
     """The uploads that are smoothed together. cohort: those of the round. all: the last upload of every client so far,
     so that everybody who was ever seen has a personal model; the mean at a smoothing is that of the uploads smoothed.
@@ -80,6 +81,13 @@ class FedCEOSettings(MethodSettings):
     """The layers that are smoothed: "all", "last N", or a list of names."""
 
     later_fields: ClassVar[tuple[str, ...]] = ("filter", "alpha", "memory")
+
+    @model_validator(mode="after")
+    def forget_unused_alpha(self) -> FedCEOSettings:
+        """Experiments that do the same are the same: an alpha that nothing reads becomes the default one."""
+        if self.filter != "damp" and self.restart != "interpolated":
+            self.__dict__["alpha"] = type(self).model_fields["alpha"].default
+        return self
 
     @property
     def has_personal_models(self) -> bool:
