@@ -15,8 +15,9 @@ from fedceo.training.batched.chain import Chain, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
+from fedceo.training.draws import HAS_TRITON
 from fedceo.training.loop import LoopTrainer
-from fedceo.training.noise import HAS_TRITON, RecordNoise
+from fedceo.training.noise import RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.gpu_training import RECORD, SIZES, apart, context, make, near, starts
@@ -242,8 +243,7 @@ def test_noise_is_philox_and_box_muller() -> None:
         return c
 
     assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
-    generators = [Schedule(1).generator("record noise", 3, client) for client in (4, 9)]
-    noise = RecordNoise(generators, torch.device("cuda"), torch.float32)
+    noise = RecordNoise([(Schedule(1), 3, [4, 9])], torch.device("cuda"), torch.float32)
     assert noise.keys is not None
     for step in (0, 7):
         drawn = noise.draw(step, 5000).cpu()

@@ -8,14 +8,18 @@ rests on (cohorts, batches, noise) comes from the operating system instead.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from fedceo.lazy import torch
+from fedceo.training.seeds import numbers_of
 from fedceo.training.system_draws import SystemGenerator
 
 if TYPE_CHECKING:
@@ -65,10 +69,24 @@ class Schedule:
         """A seed of 63 bits, for generators that are seeded with a number."""
         return int(self._entropy(purpose, round_, client).generate_state(1, np.uint64)[0]) >> 1
 
+    def keys(self, purpose: str, round_: int, clients: Sequence[int]) -> npt.NDArray[np.int64]:
+        """(K,) keys of 63 bits for counter-based generators of these clients, all drawn at once.
+
+        They are those of `number`, and of the operating system where it has to be asked.
+        """
+        if self.randomness == "system" and purpose in SECRET:
+            drawn = np.frombuffer(os.urandom(8 * len(clients)), np.uint64)
+        else:
+            words = np.array([self._words(purpose, round_, client) for client in clients], dtype=np.uint32)
+            drawn = numbers_of(words)
+        return (drawn >> np.uint64(1)).astype(np.int64)
+
     def _entropy(self, purpose: str, round_: int, client: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(np.array(self._words(purpose, round_, client), dtype=np.uint32))
+
+    def _words(self, purpose: str, round_: int, client: int) -> list[int]:
         key = self._key_words if self.noise_key and purpose in NOISE else []
-        words = [*words_of(self.seed), PURPOSES.index(purpose), *words_of(round_), *words_of(client), *key]
-        return np.random.SeedSequence(np.array(words, dtype=np.uint32))
+        return [*words_of(self.seed), PURPOSES.index(purpose), *words_of(round_), *words_of(client), *key]
 
     @cached_property
     def _key_words(self) -> list[int]:
