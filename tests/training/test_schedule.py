@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.training.draws import DeviceDraws
-from fedceo.training.schedule import PURPOSES, Schedule
+from fedceo.training.schedule import PURPOSES, Schedule, splitmix64
 
 seeds = st.integers(0, 2**40)
 
@@ -87,7 +87,16 @@ def test_streams_are_those_of_numpy_for_the_same_numbers(numbers: list[int]) -> 
 def test_keys_of_many_clients_are_those_of_each(seed: int, clients: list[int], round_: int, keyed: bool) -> None:
     schedule = Schedule(seed, noise_key="ab" * 32 if keyed else "")
     found = schedule.keys("record noise", round_, clients).tolist()
-    assert found == [schedule.number("record noise", round_, client) for client in clients]
+    assert found == [int(schedule.keys("record noise", round_, [client])[0]) for client in clients]
+    assert len({*found}) == len({*clients}) and min(found) >= 0
+    assert found != schedule.keys("record noise", round_ + 1, clients).tolist()
+    assert (found == Schedule(seed).keys("record noise", round_, clients).tolist()) is not keyed
+
+
+def test_keys_are_those_of_splitmix64() -> None:
+    """The first numbers of the published generator for the seed 1234567."""
+    found = splitmix64(np.array([1234567], np.uint64), np.arange(3, dtype=np.uint64))
+    assert found.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:

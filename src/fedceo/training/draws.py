@@ -49,11 +49,12 @@ class DeviceDraws:
         """For each client what Schedule.batches gives; one sort of random numbers makes all orders."""
         steps = [ceil(n / size) for n, size in zip(records, sizes, strict=True)]
         drawn = self._numbers("batches", round_, clients, [epochs * n for n in records]) >> (BITS - ORDER_BITS)
-        lengths = np.repeat(records, epochs)  # a row for every epoch of every client
-        row = torch.repeat_interleave(self._tensor(lengths), output_size=len(drawn))
-        order = (row << ORDER_BITS).add_(drawn).argsort(stable=True)
-        width = np.repeat(np.multiply(steps, sizes), epochs)
-        out = self._filled(row, order - self._tensor(_firsts(lengths))[row], self._tensor(lengths), width)
+        own, widths = np.repeat(records, epochs), np.repeat(np.multiply(steps, sizes), epochs)
+        # a row for every epoch of every client
+        lengths, firsts, begins = self._tensor(np.stack([own, _firsts(own), _firsts(widths)]))
+        row = torch.repeat_interleave(lengths, output_size=len(drawn))
+        order = (row << ORDER_BITS).add_(drawn).argsort(stable=True) - firsts[row]
+        out = self._filled(row, order, lengths, begins[row], int(widths.sum()))
         parts = out.split([epochs * n * size for n, size in zip(steps, sizes, strict=True)])
         return [part.view(epochs * n, -1) for part, n in zip(parts, steps, strict=True)]
 
@@ -61,19 +62,20 @@ class DeviceDraws:
         self, round_: int, clients: Sequence[int], records: Sequence[int], epochs: int, sizes: Sequence[int]
     ) -> list[Tensor]:
         """For each client what Schedule.poisson_batches gives, in rows as wide as the largest batch of all clients."""
-        per_epoch = np.array([ceil(n / size) for n, size in zip(records, sizes, strict=True)])
-        steps = per_epoch * epochs
+        per_epoch = [ceil(n / size) for n, size in zip(records, sizes, strict=True)]
+        steps = np.array(per_epoch) * epochs
         draws = steps * np.array(records)
-        most = self._tensor([2**BITS // int(each) - 1 for each in per_epoch])  # a part 1 / each of all numbers
-        client = torch.repeat_interleave(self._tensor(draws), output_size=int(draws.sum()))
-        hit = (self._numbers("batches", round_, clients, draws.tolist()) <= most[client]).nonzero()[:, 0]
-        owner = client[hit]
-        hit -= self._tensor(_firsts(draws))[owner]
-        step = hit // self._tensor(records)[owner]
-        row = step + self._tensor(_firsts(steps))[owner]  # a row for every step of every client
+        most = [2**BITS // each - 1 for each in per_epoch]  # the part 1 / each of all numbers
+        of_client = self._tensor(np.stack([draws, most, _firsts(draws), records, _firsts(steps)]))
+        client = torch.repeat_interleave(of_client[0], output_size=int(draws.sum()))
+        hit = (self._numbers("batches", round_, clients, draws.tolist()) <= of_client[1][client]).nonzero()[:, 0]
+        _, _, first, own, first_row = of_client[:, client[hit]]
+        hit -= first
+        step = hit // own
+        row = step + first_row  # a row for every step of every client
         counts = torch.bincount(row, minlength=steps.sum())
         largest = max(1, int(counts.max()))
-        out = self._filled(row, hit - step * self._tensor(records)[owner], counts, np.full(steps.sum(), largest))
+        out = self._filled(row, hit - step * own, counts, row * largest, int(steps.sum()) * largest)
         return list(out.view(-1, largest).split(steps.tolist()))
 
     def dropout_masks(
@@ -112,20 +114,22 @@ class DeviceDraws:
     def _philox(self) -> torch.Generator:
         return torch.Generator(self.device)
 
-    def _filled(self, row: Tensor, values: Tensor, counts: Tensor, widths: Integers) -> Tensor:
-        """Rows of unequal widths, one after another, each with its values in front and then -1.
+    def _filled(self, row: Tensor, values: Tensor, counts: Tensor, begins: Tensor, size: int) -> Tensor:
+        """Rows, one after another, each with its values in front and then -1.
 
         Args:
             row: (E,) the row of each value, ascending.
             counts: (R,) how many values each row has.
+            begins: (E,) where the row of each value begins.
+            size: of all rows together.
         """
         within = torch.arange(len(row), device=self.device) - (counts.cumsum(0) - counts)[row]
-        out = torch.full((widths.sum(),), -1, dtype=torch.int64, device=self.device)
-        out[self._tensor(_firsts(widths))[row] + within] = values
+        out = torch.full((size,), -1, dtype=torch.int64, device=self.device)
+        out[begins + within] = values
         return out
 
-    def _tensor(self, numbers: Integers | Sequence[int]) -> Tensor:
-        return torch.as_tensor(numbers, dtype=torch.int64).to(self.device)
+    def _tensor(self, numbers: Integers) -> Tensor:
+        return torch.from_numpy(numbers).to(self.device)
 
 
 def _firsts(lengths: Integers) -> Integers:

@@ -150,10 +150,15 @@ class Cohort:
         masks = [mask for share in shares for mask in share.masks or ()]
         mask_keys = [share.mask_keys for share in shares if share.mask_keys is not None]
         steps = [len(indices) for indices in given]
-        privacy = [share.work.record for share in shares for _ in share.batches if share.work.record]
-
-        def of_clients(numbers: list[float]) -> Tensor:
-            return weights.new_tensor(numbers + [1.0] * (rows - len(given)))
+        private = work.record is not None
+        numbers = [
+            (each.learning_rate, divisor, each.record.clip, each.record.noise_multiplier * each.record.clip)
+            if each.record
+            else (each.learning_rate, divisor)
+            for each, divisor in ((share.work, divisor) for share in shares for divisor in share.divisors)
+        ]
+        filling = [(1.0,) * len(numbers[0])] * (rows - len(given))
+        columns = [column.clone() for column in weights.new_tensor(numbers + filling).T]  # one transfer for all
 
         return Cohort(
             shapes=shapes,
@@ -172,10 +177,10 @@ class Cohort:
             steps=torch.tensor(steps + [0] * (rows - len(given)), device=context.device),
             longest=max(steps),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
-            rates=of_clients([share.work.learning_rate for share in shares for _ in share.batches]),
-            clips=of_clients([each.clip for each in privacy]) if privacy else None,
-            stds=of_clients([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
-            divisors=of_clients([divisor for share in shares for divisor in share.divisors]),
+            rates=columns[0],
+            clips=columns[2] if private else None,
+            stds=columns[3] if private else None,
+            divisors=columns[1],
             keys=None if keys is None else F.pad(keys, (0, rows - len(given))),
             losses=weights.new_zeros(rows),
         )

@@ -2,6 +2,8 @@
 
 from math import prod
 
+import triton
+
 from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda import row_kernels
@@ -20,6 +22,6 @@ def gather(cohort: Cohort, context: TrainingContext) -> Batch:
     row_kernels.gather_kernel[(prod(rows),)](
         inputs, labels, cohort.batches, cohort.counts, counts if mask is None else cohort.mask_keys, cohort.step,
         x, y, counts, x if mask is None else mask, rows[1], prod(inputs.shape[1:]), units,
-        MASK=mask is not None, KEEP=keep, TILE=1024,
+        MASK=mask is not None, KEEP=keep, TILE=1024, TILE_MASK=min(1024, triton.next_power_of_2(units)),
     )  # fmt: skip
     return Batch(x, y, counts, mask)
