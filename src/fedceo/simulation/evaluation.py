@@ -28,7 +28,7 @@ from fedceo.training.noise import has_kernels
 
 TOGETHER = 100
 """Linear models evaluated at a time: their logits are one product, which reads the records once for all of them."""
-SOME, SOME_RECORDS = 16, 1000
+SOME, SOME_RECORDS = 16, 2500
 """Other models that a GPU evaluates at a time by the kernels of training, and the records of each."""
 
 Models = Iterable[tuple[int, Mapping[str, Tensor]]]
@@ -210,25 +210,23 @@ class Evaluator:
         if (self._linear is None and self._chain is None) or len(models) < 2:
             yield from ((client, self._run(weights, x, y)[0]) for client, weights in models)
             return
+        by_name = {name: [weights[name] for _, weights in models] for name in models[0][1]}
         size = at_once(self.device) if self._linear else SOME_RECORDS
-        hits = [
-            self._logits(models, self.federation.inputs(records, self.dtype)).argmax(2) == labels
-            for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True)
-        ]
+        hits = []
+        for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            inputs = self.federation.inputs(records, self.dtype)
+            if self._linear is not None:
+                layer = [torch.cat(by_name[name]) for name in self._linear.names]
+                logits = F.linear(inputs.flatten(1), *layer).unflatten(1, (len(models), -1)).transpose(0, 1)
+            else:
+                assert self._chain is not None
+                stacked = {name: torch.stack(each) for name, each in by_name.items()}
+                stored = self._chain.stored(inputs)
+                everybodys = stored.expand(len(models), *stored.shape).contiguous()
+                counts = torch.full((len(models),), len(labels), device=self.device)
+                logits = self._chain.forward(stacked, Batch(everybodys, labels, counts))[-1].y
+            hits.append(logits.argmax(2) == labels)
         yield from zip([client for client, _ in models], torch.cat(hits, 1).cpu(), strict=True)
-
-    def _logits(self, models: Sequence[tuple[int, Mapping[str, Tensor]]], x: Tensor) -> Tensor:
-        """(K, n, classes) of each model on all records."""
-        if self._linear is not None:
-            layer = [torch.cat([weights[name] for _, weights in models]) for name in self._linear.names]
-            return F.linear(x.flatten(1), *layer).unflatten(1, (len(models), -1)).transpose(0, 1)
-        assert self._chain is not None
-        stored, count = self._chain.stored(x), len(x)
-        everybodys = stored.expand(len(models), *stored.shape).contiguous()
-        labels = torch.zeros(len(models), count, dtype=torch.int64, device=self.device)
-        counts = torch.full((len(models),), count, device=self.device)
-        weights = {name: torch.stack([model[name] for _, model in models]) for name in models[0][1]}
-        return self._chain.forward(weights, Batch(everybodys, labels, counts))[-1].y
 
     @cached_property
     def _read(self) -> Chain | None:
