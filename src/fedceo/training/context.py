@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedceo.data import Federation
+from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.draws import DeviceDraws
@@ -22,6 +24,10 @@ Larger data are normalised batch by batch. On a GPU the limit is an eighth of it
 """
 
 
+Plan = tuple[Tensor, Tensor | None]
+"""A client's batches of a round and its dropout masks."""
+
+
 @dataclass(frozen=True)
 class TrainingContext:
     """The model, records, random choices, device and precision of a trainer.
@@ -29,6 +35,7 @@ class TrainingContext:
     Attributes:
         ready: the tensor that `inputs` would compute, where it exists already.
         task: what is learnt; left out: that of an experiment file which does not say.
+        planned: the latest plans by all that they follow from; runs of one seed on one federation share them.
     """
 
     model: nn.Module
@@ -38,6 +45,7 @@ class TrainingContext:
     dtype: torch.dtype
     ready: Tensor | None = None
     task: Task = field(default_factory=lambda: make_task(TaskSettings()))
+    planned: dict[Any, list[Plan]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def draws(self) -> Schedule | DeviceDraws:
@@ -54,9 +62,13 @@ class TrainingContext:
             most = torch.cuda.get_device_properties(self.device).total_memory // 8
         if data.x.numel() * self.dtype.itemsize > most:
             return None
-        ready = torch.zeros(len(data.x) + 1, *self.federation.shape, dtype=self.dtype, device=self.device)
-        ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
-        return ready
+
+        def prepared() -> Tensor:
+            ready = torch.zeros(len(data.x) + 1, *data.shape, dtype=self.dtype, device=self.device)
+            ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
+            return ready
+
+        return DERIVED.get(data.x, ("inputs", self.device, self.dtype, data.mean, data.std), prepared)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -86,7 +98,7 @@ class TrainingContext:
         """Normalise all records now if they may be kept; returns whether `records` then reads from the device alone."""
         return self.inputs is not None
 
-    def plan(self, client: int, round_: int, work: Work) -> tuple[Tensor, Tensor | None]:
+    def plan(self, client: int, round_: int, work: Work) -> Plan:
         """A client's batches of a round.
 
         Returns:
@@ -94,8 +106,19 @@ class TrainingContext:
         """
         return self.plans([client], round_, work)[0]
 
-    def plans(self, clients: Sequence[int], round_: int, work: Work) -> list[tuple[Tensor, Tensor | None]]:
+    def plans(self, clients: Sequence[int], round_: int, work: Work) -> list[Plan]:
         """What `plan` gives for each of these clients."""
+        if self.schedule.randomness == "system":  # whose draws are never the same
+            return self._drawn(clients, round_, work)
+        key = tuple(clients), work.moment(round_), work.batch_size, work.epochs, work.steps, work.record is None
+        found = self.planned.get(key)
+        if found is None:
+            found = self._drawn(clients, round_, work)
+            self.planned.clear()
+            self.planned[key] = found
+        return found
+
+    def _drawn(self, clients: Sequence[int], round_: int, work: Work) -> list[Plan]:
         moment, filling = work.moment(round_), torch.tensor([-1])
         # a position of -1 finds the filling behind the client's own records
         mine = [torch.cat([self.federation.train[client], filling]) for client in clients]
@@ -128,10 +151,14 @@ class TrainingContext:
 
     def steps(self, client: int, work: Work) -> int:
         """The number of steps that a client takes."""
-        count = work.epochs * -(-len(self.federation.train[client]) // work.batch_size)
+        count = work.epochs * -(-self._sizes[client] // work.batch_size)
         return count if work.steps is None else min(count, work.steps)
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""
-        records = len(self.federation.train[client])
+        records = self._sizes[client]
         return records / -(-records // work.batch_size)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return self.federation.sizes.tolist()
