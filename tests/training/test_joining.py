@@ -123,17 +123,17 @@ def test_runs_of_one_seed_on_one_federation_draw_their_batches_once(everywhere: 
     seats: list[Seat] = []
     for each in (first, alike, other):
         seats.append(find_seat(BatchedTrainer(each), each, seats))
-    plans = [seat.context.plans([0, 2], 3, Work(2, 4, 0.1)) for seat in seats]
+    plans = [seat.context.batches([0, 2], 3, Work(2, 4, 0.1)) for seat in seats]
     assert (plans[0] is plans[1]) == (randomness == "seeded")
-    assert not torch.equal(plans[0][0][0], plans[2][0][0])
-    again = seats[0].context.plans([0, 2], 4, Work(2, 4, 0.1))
-    assert not torch.equal(plans[0][0][0], again[0][0]), "another round has others"
-    assert seats[0].context.plans([2], 3, Work(2, 4, 0.1))[0][0].shape == plans[0][1][0].shape
+    assert not torch.equal(plans[0][0], plans[2][0])
+    again = seats[0].context.batches([0, 2], 4, Work(2, 4, 0.1))
+    assert not torch.equal(plans[0][0], again[0]), "another round has others"
+    assert seats[0].context.batches([2], 3, Work(2, 4, 0.1))[0].shape == plans[0][1].shape
     works = [Work(2, 4, 0.1), Work(2, 5, 0.1), Work(1, 4, 0.1), Work(2, 4, 0.1, steps=1), Work(2, 4, 0.1, phase=1)]
     works.append(Work(2, 4, 0.1, record=RecordPrivacy(1.0, 1.0)))
     for work in works:
-        found, fresh = seats[0].context.plans([0, 2], 3, work), replace(first, planned={}).plans([0, 2], 3, work)
-        same = all(torch.equal(a, b) for (a, _), (b, _) in zip(found, fresh, strict=True))
+        found, fresh = seats[0].context.batches([0, 2], 3, work), replace(first, planned={}).batches([0, 2], 3, work)
+        same = all(torch.equal(a, b) for a, b in zip(found, fresh, strict=True))
         assert same or randomness == "system"
 
 

@@ -10,13 +10,15 @@ read.
 import triton
 import triton.language as tl
 
+from fedceo.training.cuda.draw_kernels import dropout
+
 
 @triton.jit
 def gather_kernel(
-    inputs, labels, batches, counts, masks, step, x, y, count, mask, slots, size, units,
-    MASK: tl.constexpr, TILE: tl.constexpr,
+    inputs, labels, batches, counts, keys, step, x, y, count, mask, slots, size, units,
+    MASK: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr, TILE_MASK: tl.constexpr,
 ):  # fmt: skip
-    """The step's part of batches, (S, K, B), counts, (S, K), and masks, (S, K, B, units), with inputs and labels."""
+    """The step's part of batches, (S, K, B), and counts, (S, K), with inputs and labels; masks by their keys."""
     row, rows = tl.program_id(0), tl.num_programs(0)
     at = tl.load(step) * rows + row
     record = tl.load(batches + at)
@@ -28,9 +30,10 @@ def gather_kernel(
         value = tl.load(inputs + record * size + unit, mask=unit < size)
         tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
     if MASK:
-        for start in range(0, units, TILE):
-            unit = start + tl.arange(0, TILE)
-            value = tl.load(masks + at * units + unit, mask=unit < units)
+        key, now = tl.load(keys + row // slots), tl.load(step).to(tl.int32)
+        for start in range(0, units, TILE_MASK):
+            unit = start + tl.arange(0, TILE_MASK)
+            value = dropout(key, now, row % slots * units + unit, KEEP)
             tl.store(mask + row.to(tl.int64) * units + unit, value, mask=unit < units)
 
 
