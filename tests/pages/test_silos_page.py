@@ -132,7 +132,7 @@ def test_a_cell_is_tuned_on_one_seed_and_measured_on_others(measure: ModuleType,
     part = ROOT / "experiments" / "parts" / "silos.toml"
     file.write_text(
         f'extends = ["{part}"]\n[data]\nname = "digits"\nclients = 5\n[model]\nname = "logistic"\n[cohort]\nsize = 5\n'
-        "[train]\nrounds = 2\n[evaluation]\nevery = 2\n"
+        "[train]\nrounds = 2\n[evaluation]\nevery = 1\n"
     )
     grid = ["train.learning_rate=[1e-6, 0.5]"]
     cell, entries, trials = measure.measure(file, "epsilon-8/local", [], grid, [1, 2, 3], deadline=float("inf"))
@@ -141,4 +141,5 @@ def test_a_cell_is_tuned_on_one_seed_and_measured_on_others(measure: ModuleType,
     assert trials[0]["validation_accuracy"] < trials[1]["validation_accuracy"]
     assert {entry["experiment"]["train"]["learning_rate"] for entry in entries} == {0.5}
     assert json.dumps(entries), "fit for a results file"
+    assert all(entry["curves"]["round"] == [1, 2] for entry in entries), "trials alone are measured at their end alone"
     assert measure.measure(file, cell, [], grid, [1], deadline=0.0) is None, "nothing is begun after the deadline"

@@ -114,6 +114,17 @@ class Federation:
         """SHA-256 of the public test set; accuracies on equal test sets can be compared."""
         return _digest("", (self.origin.test_x, self.origin.test_y))
 
+    def labels_of(self, client: int) -> list[int]:
+        """The number of a client's training records of each class."""
+        known = self.origin._labels
+        if client not in known:
+            known[client] = torch.bincount(self.y[self.train[client]], minlength=self.classes).tolist()
+        return known[client]
+
+    @cached_property
+    def _labels(self) -> dict[int, list[int]]:
+        return {}
+
     def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
         """The raw records that a client's personal model is measured on, and their labels."""
         x, y = (self.x, self.y) if self.local_test_from == "own" else (self.test_x, self.test_y)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.data import Federation
+from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.batched.blocks import Linear
@@ -173,8 +174,7 @@ class Evaluator:
 
     def on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
         """The mean of the classes' accuracies, weighted as in the client's training records."""
-        data = self.federation
-        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).tolist()
+        counts = self.federation.labels_of(client)
         known = [(count, accuracy) for count, accuracy in zip(counts, accuracies, strict=True) if accuracy is not None]
         records = sum(count for count, _ in known)
         return sum(count * accuracy for count, accuracy in known) / records if records else None
@@ -182,12 +182,15 @@ class Evaluator:
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
         """The public test records and labels, on the device: to copy them costs more than a measurement."""
-        return self.federation.test_x.to(self.device), self.federation.test_y.to(self.device)
+        data, device = self.federation, self.device
+        return DERIVED.get(data.test_x, device, lambda: data.test_x.to(device)), data.test_y.to(device)
 
     @cached_property
     def _validation(self) -> tuple[Tensor, Tensor]:
-        data = self.federation
-        return data.x[data.validation].to(self.device), data.y[data.validation].to(self.device)
+        data, device = self.federation, self.device
+        about = device, data.validation.numpy().tobytes()
+        x = DERIVED.get(data.x, about, lambda: data.x[data.validation].to(device))
+        return x, data.y[data.validation].to(device)
 
     def _by_class(self, hits: Tensor, labels: Tensor | None = None) -> list[float | None]:
         """The accuracy on each class, None for a class without records; labels: those of the test set if left out."""

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedceo.data import Federation
+from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.draws import DeviceDraws
@@ -29,6 +31,7 @@ class TrainingContext:
     Attributes:
         ready: the tensor that `inputs` would compute, where it exists already.
         task: what is learnt; left out: that of an experiment file which does not say.
+        planned: the latest batches by all that they follow from; runs of one seed on one federation share them.
     """
 
     model: nn.Module
@@ -38,6 +41,7 @@ class TrainingContext:
     dtype: torch.dtype
     ready: Tensor | None = None
     task: Task = field(default_factory=lambda: make_task(TaskSettings()))
+    planned: dict[Any, list[Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def draws(self) -> Schedule | DeviceDraws:
@@ -54,9 +58,13 @@ class TrainingContext:
             most = torch.cuda.get_device_properties(self.device).total_memory // 8
         if data.x.numel() * self.dtype.itemsize > most:
             return None
-        ready = torch.zeros(len(data.x) + 1, *self.federation.shape, dtype=self.dtype, device=self.device)
-        ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
-        return ready
+
+        def prepared() -> Tensor:
+            ready = torch.zeros(len(data.x) + 1, *data.shape, dtype=self.dtype, device=self.device)
+            ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
+            return ready
+
+        return DERIVED.get(data.x, ("inputs", self.device, self.dtype, data.mean, data.std), prepared)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -98,6 +106,17 @@ class TrainingContext:
 
     def batches(self, clients: Sequence[int], round_: int, work: Work) -> list[Tensor]:
         """The batches that `plan` gives for each of these clients."""
+        if self.schedule.randomness == "system":  # whose draws are never the same
+            return self._drawn(clients, round_, work)
+        key = tuple(clients), work.moment(round_), work.batch_size, work.epochs, work.steps, work.record is None
+        found = self.planned.get(key)
+        if found is None:
+            found = self._drawn(clients, round_, work)
+            self.planned.clear()
+            self.planned[key] = found
+        return found
+
+    def _drawn(self, clients: Sequence[int], round_: int, work: Work) -> list[Tensor]:
         own = [self.federation.train[client] for client in clients]
         records, moment = [len(each) for each in own], work.moment(round_)
         widest = min(work.batch_size, int(self.federation.sizes.max()))  # more would only be filled
@@ -146,10 +165,14 @@ class TrainingContext:
 
     def steps(self, client: int, work: Work) -> int:
         """The number of steps that a client takes."""
-        count = work.epochs * -(-len(self.federation.train[client]) // work.batch_size)
+        count = work.epochs * -(-self._sizes[client] // work.batch_size)
         return count if work.steps is None else min(count, work.steps)
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""
-        records = len(self.federation.train[client])
+        records = self._sizes[client]
         return records / -(-records // work.batch_size)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return self.federation.sizes.tolist()

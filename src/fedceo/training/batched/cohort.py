@@ -235,6 +235,11 @@ def padded(clients: int, context: TrainingContext) -> int:
 
 def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int], rows: int) -> Tensor:
     """Tensors (steps, batch, ...) as one (S, rows, B, ...), most steps and largest batch rounded up to the grain."""
+    distinct = list({id(t): t for t in tensors}.values())
+    if len(distinct) < len(tensors):  # runs of one seed share their batches: each is written once
+        places = {id(t): place for place, t in enumerate(distinct)}
+        of_rows = [places[id(t)] for t in tensors] + [len(distinct)] * (rows - len(tensors))
+        return pad(distinct, fill, grain, len(distinct) + 1)[:, of_rows]
     steps, batch = (-(-max(t.shape[axis] for t in tensors) // grain[axis]) * grain[axis] for axis in (0, 1))
     first, alike = tensors[0], len({t.shape for t in tensors}) == 1
     if alike and (len(tensors), *first.shape[:2]) == (rows, steps, batch):
