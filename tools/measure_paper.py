@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from paper_blocks import BLOCKS, Block, Changes
 
+from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
 from fedceo.simulation.durable import write_whole
 from fedceo.studies.cells import Cell, find_experiments, trial_folder
@@ -255,7 +256,14 @@ def _scores(
     for (name, number), rounds in lengths.items():
         trial = changed(experiments[name], tried[name][number] | {"train.rounds": rounds})
         cells[name, number] = Cell(f"{name}, trial {number}", trial, trial_folder(job.work / name, trial))
-    sweep(list(cells.values()), stack=job.stack)
+    errors: dict[str, str] = {}
+
+    def on_cell(cell: Cell, result: dict[str, Any] | None, error: str | None) -> None:
+        errors.update({cell.name: error} if error else {})
+
+    sweep(list(cells.values()), on_cell=on_cell, stack=job.stack)
+    if cells and len(errors) == len(cells):
+        raise UsageError(f"no trial came to an end; {next(iter(errors.items()))}")
     scores = {key: last_validation(cell) for key, cell in cells.items()}
     return {key: score if math.isfinite(score) else 0.0 for key, score in scores.items()}  # 0 for one that failed
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pickle
 import sys
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -46,6 +47,7 @@ def test_all_cells_of_a_block_are_there_and_tuned_with_equally_many_trials(block
         assert not tried or block.finalists <= len(tried)
         numbers |= {len(tried)} if tried else set()
     assert len(numbers) <= 1, "some methods have more trials than others"
+    assert pickle.loads(pickle.dumps(block)) == block, "it goes to another process"
 
 
 def test_fedceo_is_searched_over_all_that_it_has() -> None:
