@@ -1,4 +1,4 @@
-"""Fills the paper's tables within given seconds on a GPU, the most worthwhile cells first (tools/paper_blocks.py).
+"""Fills the paper's tables within given seconds on a GPU, the most worthwhile first (tools/pages/paper_blocks.py).
 
     python tools/measure_paper.py --plan                          # what is left and what it would cost; runs nothing
     python tools/measure_paper.py --seconds 560 --jobs 4 --stack 8 --out results
@@ -16,6 +16,7 @@ import json
 import math
 import multiprocessing
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paper_blocks import BLOCKS, Block, Changes
 
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
@@ -37,6 +37,9 @@ from fedceo.studies.sweep import sweep
 from fedceo.studies.tune import changed, last_validation
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools" / "pages"))  # pages show what the blocks lack
+from paper_blocks import BLOCKS, Block, Changes  # noqa: E402
+
 LARGEST = 100.0
 """GPU seconds of a job, if it is of more than one cell: near the end small jobs fit where large ones do not."""
 LOCK: Any = None
@@ -81,16 +84,7 @@ class Job:
     def cost(self, rounds: int = 300) -> float:
         """The GPU seconds that are expected."""
         known = _read(self.trials)
-        total = 0.0
-        for cell, seeds in self.cells:
-            runs: float = len(seeds)
-            trials = self.block.trials(cell)
-            if trials and self.name_of(cell) not in known:
-                runs += len(trials) * min(self.block.length or rounds, rounds) / rounds
-                whole = self.block.finalists > 1 or self.block.length is None
-                runs += (self.block.finalists if self.block.finalists > 1 else 0) - (whole and 0 in seeds)
-            total += runs * rounds * self.block.cost
-        return total
+        return sum(self.block.seconds(cell, seeds, self.name_of(cell) in known, rounds) for cell, seeds in self.cells)
 
 
 def main() -> None:

@@ -19,20 +19,17 @@ from fedceo.studies.tune import changed
 TOOLS = Path(__file__).parents[2] / "tools"
 
 
-def module(name: str) -> ModuleType:
-    sys.path.insert(0, str(TOOLS))
-    try:
-        spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        loaded = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        return loaded
-    finally:
-        sys.path.remove(str(TOOLS))
+def program() -> ModuleType:
+    """tools/measure_paper.py, which finds paper_blocks by itself."""
+    spec = importlib.util.spec_from_file_location("measure_paper", TOOLS / "measure_paper.py")
+    assert spec is not None and spec.loader is not None
+    loaded = sys.modules["measure_paper"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
-blocks = module("paper_blocks")
-measure_paper = module("measure_paper")
+measure_paper = program()
+blocks = sys.modules["paper_blocks"]
 
 
 @pytest.mark.parametrize("block", blocks.BLOCKS, ids=lambda block: block.name)

@@ -46,6 +46,19 @@ class Block:
     changes: tuple[str, ...] = ()
     kind: str = ""
 
+    def seconds(self, cell: str, seeds: tuple[int, ...], is_tuned: bool, rounds: int = 300) -> float:
+        """The GPU seconds that these seeds of a cell are expected to take, with its trials where these are not done.
+
+        The whole run of the trial that is chosen is the run of seed 0.
+        """
+        runs: float = len(seeds)
+        trials = None if is_tuned else self.trials(cell)
+        if trials:
+            whole = self.finalists if self.finalists > 1 else 0
+            runs += len(trials) * min(self.length or rounds, rounds) / rounds + whole
+            runs -= (whole > 0 or self.length is None) and 0 in seeds
+        return runs * rounds * self.cost
+
 
 def product(**values: Iterable[Any]) -> list[Changes]:
     """Every combination; "train__learning_rate" stands for train.learning_rate."""
