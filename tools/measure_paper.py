@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tools" / "pages"))  # pages show what the blocks lack
 from paper_blocks import BLOCKS, Block, Changes  # noqa: E402
 
+ALIKE = ("train.tf32=true", "evaluation.personal_clients=0", "checkpoint.every=100")
+"""How all cells are run, whatever their file says: as those of earlier tables, with no more measured than is shown."""
 LARGEST = 100.0
 """GPU seconds of a job, if it is of more than one cell: near the end small jobs fit where large ones do not."""
 LOCK: Any = None
@@ -71,7 +73,7 @@ class Job:
 
     def experiments(self) -> dict[str, Experiment]:
         file = ROOT / "experiments" / f"{self.block.table}.toml"
-        found = find_experiments(file, [*self.block.changes, *self.overrides])
+        found = find_experiments(file, [*self.block.changes, *ALIKE, *self.overrides])
         return {name: found[name] for name, _ in self.cells}
 
     def name_of(self, cell: str) -> str:

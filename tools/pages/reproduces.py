@@ -149,7 +149,7 @@ def differences(cells: dict[str, Found]) -> str:
             f"{statistics.fmean(cells[cell].percent('last')) - ACCURACY[cell]:+.1f}" if cell in cells else "-"
             for cell in found
         ]
-        rows.append((setting.removeprefix("paper/"), *off))
+        rows += [(setting.removeprefix("paper/"), *off)] if set(off) != {"-"} else []
     return said + markdown(("", *(NAMES[method] for method in methods)), rows)
 
 

@@ -162,6 +162,15 @@ def shown(difference: tuple[float, float]) -> str:
     return f"{mean:+.2f} (one seed)" if math.isinf(width) else f"{mean:+.2f} ± {width:.2f}"
 
 
+def own_settings(found: Found | None) -> str:
+    """FedCEO's own settings in the words that follow a rate; "" where nothing was run."""
+    if found is None or not found.done:
+        return ""
+    method = found.done[0]["experiment"]["method"]
+    numbers = f"lambda {method['strength']:g}, vartheta {method['ratio']:g}, I {method['interval']}"
+    return f"; {numbers}, {method['restart']}"
+
+
 def rate_edge(name: str) -> str:
     """A remark where the rate that the trials chose for an experiment is the least or the largest that was tried."""
     trials = trials_of(name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from not_run import lacking
 from paper_tables import ACCURACY
-from runs_found import NAMES, Found, cells_in, markdown, spread
+from runs_found import NAMES, Found, cells_in, markdown, own_settings, spread
 
 TABLES = {
     "paper/user/heterogeneity": ("MLP on CIFAR-10", "paper/heterogeneity"),
@@ -55,6 +55,8 @@ def _row(cell: str, like: str, found: Found) -> tuple[str, ...]:
     last = spread(found.percent("last"))
     last += f", {found.collapsed} of {len(found.done)} collapsed" if found.collapsed else ""
     rates = f"{train['learning_rate']:g}, {train['server_learning_rate']:g}"
+    is_tuned = setting.startswith("own-step") and method == "fedceo"
+    rates += own_settings(found) if is_tuned else ""
     before, best, local = found.at(299).values(), found.percent("best"), found.percent("local_accuracy_last")
     return (
         setting, NAMES[method], "-" if paper is None else f"{paper:.2f}", last, spread(list(before)), spread(best),
