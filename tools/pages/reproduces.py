@@ -6,9 +6,10 @@ python tools/pages/reproduces.py
 import statistics
 from collections.abc import Sequence
 
+from leads import lead as lead_of
 from paper_tables import ACCURACY, SIGMAS
 from restarts import BETWEEN, LENET5, MODES, last_and_best, late_lead, lead, less, mode_of, restarts, row_of, timed_runs
-from runs_found import FINALISTS, NAMES, ROOT, Found, difference, load, markdown, shown, spread, trials_of
+from runs_found import FINALISTS, NAMES, ROOT, Found, load, markdown, shown, spread, trials_of
 
 HEAD = """# What reproduces
 
@@ -123,15 +124,14 @@ def every_cell(cells: dict[str, Found]) -> str:
     )
     rows = []
     for cell in ACCURACY:
-        if cell in cells and _is(cell, "fedceo"):
-            udp = cell.replace("/fedceo", "/udp-fedavg")
+        udp = cell.replace("/fedceo", "/udp-fedavg")
+        if {cell, udp} <= cells.keys() and _is(cell, "fedceo"):
             rows.append(
                 (
                     cell.removeprefix("paper/").removesuffix("/fedceo"),
                     f"{ACCURACY[udp]:.2f}", f"{ACCURACY[cell]:.2f}",
                     spread(cells[udp].percent("last")), spread(cells[cell].percent("last")),
-                    spread(cells[cell].unsmoothed()),
-                    shown(difference(cells[cell].by_seed("last"), cells[udp].by_seed("last"))),
+                    spread(cells[cell].unsmoothed()), lead_of(cells, cell, udp),
                 )
             )  # fmt: skip
     head = ("cell", "paper: UDP-FedAvg", "FedCEO", "ours: UDP-FedAvg", "FedCEO", "FedCEO, unsmoothed", "difference")
@@ -149,7 +149,7 @@ def differences(cells: dict[str, Found]) -> str:
             f"{statistics.fmean(cells[cell].percent('last')) - ACCURACY[cell]:+.1f}" if cell in cells else "-"
             for cell in found
         ]
-        rows.append((setting.removeprefix("paper/"), *off))
+        rows += [(setting.removeprefix("paper/"), *off)] if set(off) != {"-"} else []
     return said + markdown(("", *(NAMES[method] for method in methods)), rows)
 
 
