@@ -27,6 +27,7 @@ import torch
 
 from fedceo.data import build_federation
 from fedceo.experiment.file import Experiment
+from fedceo.experiment.sections import Model
 from fedceo.simulation.durable import write_whole
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import OnStart, Run, run
@@ -118,18 +119,22 @@ def told(run: Run | str) -> dict[str, Any]:
 
 
 HELD: dict[Any, Any] = {}
-"""What a process holds from cell to cell, so that nothing is read twice: federations, and one run with its features."""
+"""What a process holds from cell to cell, so that nothing is read twice: federations, and a run with each model."""
 
 
 def hold(experiment: Experiment, seeds: Sequence[int]) -> None:
     """Hold what runs of the experiment read."""
     for seed in seeds:
         HELD[experiment.data, seed] = build_federation(experiment.data, seed)
-    reads = experiment.data.name, experiment.model
-    if HELD.get("reads") != reads:
-        HELD["reads"], HELD["run"] = reads, prepare(experiment)
-        HELD["run"].context.make_ready()
-        HELD["run"].measure()  # which brings test records to the device
+    reads = _reads(experiment)
+    if reads not in HELD:
+        HELD[reads] = prepare(experiment)
+        HELD[reads].context.make_ready()
+        HELD[reads].evaluator.measure(HELD[reads].state.weights)  # which brings test records to the device
+
+
+def _reads(experiment: Experiment) -> tuple[str | None, Model]:
+    return experiment.data.name, experiment.model
 
 
 def warm_up(file: Path, cell: str, overrides: Sequence[str]) -> None:
@@ -169,7 +174,9 @@ def main() -> None:
     trials = json.loads(trials_file.read_text()) if trials_file.exists() else {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pool.submit(warm_up, given.file, names[0], given.overrides).result()
+        kinds = {_reads(known[name]): name for name in reversed(names)}
+        for warmed in [pool.submit(warm_up, given.file, name, given.overrides) for name in kinds.values()]:
+            warmed.result()
         futures = {
             pool.submit(
                 measure, given.file, name, given.overrides, given.grid or grid_of(name.split("/")[1]), seeds, deadline
