@@ -127,7 +127,8 @@ SECTION = """## The bound as a number
 
 The theorem bounds epsilon_u by sqrt(2) L_1 / K (sqrt(r) tau_0 + sqrt(d h) C sigma) / (2 mu m), m = eta - L_2 B^2
 (1 + gamma)^2 / (2 mu^2) - terms in 1 / sqrt(K). `tools/theory/bound.py` takes its constants on this problem along the
-way of each run (gradients and Hessians of all clients in closed form; the worst over {rounds} rounds and {seeds} seeds):
+way of each run (gradients and Hessians of all clients in closed form; the worst over {rounds} rounds and {seeds}
+seeds):
 
 {constants}
 
@@ -139,8 +140,8 @@ L_1 as it is met. With eta = 0.5 m is negative even then. With eta = 1:
 {numbers}
 
 The bound holds there, with room: it is {least} to {most} times what is measured, and in {useless} of {rows} rows above
-the loss of a model that nobody has trained. It sets FedCEO behind UDP-FedAvg, by what tau_0 adds; measured, they differ by
-{apart} % at most.
+the loss of a model that nobody has trained. It sets FedCEO behind UDP-FedAvg, by what tau_0 adds; measured, they
+differ by {apart} % at most.
 
 """
 
