@@ -70,7 +70,8 @@ TAIL = """## How sure
 
 - Seeds: three for tuned numbers and for the restarts of the MLP, two for the diverging runs, one for trials, which are
   60 rounds and measured on validation records, and for LeNet-5 with `stored` where nothing else is said. The restarts
-  have been run for the MLP with iid clients, and `stored` for LeNet-5. What has not been run at all: [results.md](results.md).
+  have been run for the MLP with iid clients, and `stored` for LeNet-5. Of the rest [results.md](results.md) says what
+  it lacks.
 - Each of the paper's numbers was set beside several rates, restarts and two rounds: one match within a point means
   little, a whole row at one setting more.
 - The data are the paper's for CIFAR-10; its split, cohorts drawn with replacement and random numbers are not known or
