@@ -153,6 +153,9 @@ def test_what_they_say_of_restarts_follows_too(results: ModuleType) -> None:
         assert bare > width and abs(bare - mean) < 0.1, "the restart's lead, not the smoothing's"
         mean, width = reproduces.lead(cells, sigma, "stored", "0.01")
         assert mean < -width, "gone"
+        last_udp = cells[f"modes/cifar10-mlp/sigma-{sigma}/udp-fedavg,train.learning_rate=0.1"].percent("last")
+        best_fedceo = cells[f"modes/cifar10-mlp/sigma-{sigma}/stored,train.learning_rate=0.1"].percent("best")
+        assert abs(statistics.fmean(last_udp) - udp) < 0.75 and abs(statistics.fmean(best_fedceo) - fedceo) < 0.75
         lenet5 = cells[f"modes/cifar10-lenet5/sigma-{sigma}/stored,train.learning_rate=0.1"]
         of_paper = paper[f"{LENET5}-{sigma}/fedceo"]
         assert max(lenet5.percent("best")) < of_paper - 3, "not out"
