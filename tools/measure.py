@@ -39,7 +39,7 @@ from fedceo.studies.tune import changed, note_of, validation_score
 
 SEEDS = "1,2,3"
 """Seeds of the runs that are reported, unless others are given; trials have seed 0."""
-STACK = 25 if torch.cuda.is_available() else 1
+STACK = 10 if torch.cuda.is_available() else 1
 """Trials that are trained as one program: on a GPU many, on a CPU, where that gains nothing, one after another."""
 RATES = [0.03, 0.1, 0.3, 1.0]
 MANY_RATES = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2]

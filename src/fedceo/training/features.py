@@ -79,6 +79,8 @@ def _computed(model: OnFeatures, federation: Federation, records: Tensor) -> Ten
     with one_torch_thread(), _whole_products(), ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(transform, range(0, len(records), size)):
             pass
+    if first.is_cuda:
+        torch.cuda.empty_cache()  # the transform took a large part of the memory, which others may need
     return out
 
 
