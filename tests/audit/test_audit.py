@@ -19,6 +19,7 @@ from fedceo.simulation.rounds import Simulation
 from fedceo.training import loop
 from fedceo.training.batched.chain import Chain
 from fedceo.training.noise import RecordNoise
+from tests.support.audited_runs import FEDAVG, ROUNDS, K, refuted_views, simulation
 from tests.support.planted_faults import (
     FAULTS,
     ClipEachTensor,
@@ -29,31 +30,7 @@ from tests.support.planted_faults import (
 )
 from tests.support.small_federation import SmallConv, federation
 
-K, ROUNDS = 10, 160
-FEDAVG = {"name": "fedavg"}
 OWN = {"name": "fedceo", "interval": 5, "strength": 20.0, "restart": "own"}
-
-
-def simulation(
-    mechanism: str = "distributed",
-    method: dict[str, Any] = FEDAVG,
-    sigma: float = 1.0,
-    seed: int = 0,
-    model: nn.Module | None = None,
-    cohort: dict[str, Any] | None = None,
-    engine: str = "batched",
-    **privacy: Any,
-) -> Simulation:
-    table = {
-        "seed": seed,
-        "data": {"name": "digits", "clients": 12},
-        "cohort": {"size": K} | (cohort or {}),
-        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 4, "server_learning_rate": 0.5, "engine": engine},
-        "privacy": {"mechanism": mechanism, "noise_multiplier": sigma, "clip": 0.5} | privacy,
-        "method": method,
-    }
-    torch.manual_seed(seed)
-    return Simulation(parse_experiment(table), federation((6,) * 12), model or SmallConv(), "small", sigma)
 
 
 def test_a_model_on_fixed_features_is_audited() -> None:
@@ -74,10 +51,6 @@ CHECKS = {
     "within", "released variance", "released bias", "released clipping", "released memory", "released correlation",
     "release", "leak", "freshness", "values", "cohort sizes", "cohort members", "cohort overlaps", "absences", "keys",
 }  # fmt: skip
-
-
-def refuted_views(report: Report) -> set[str]:
-    return {view.view for view in report.views if view.verdict == "refuted"}
 
 
 def failed_checks(report: Report) -> set[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedceo.audit.report import Report, audit
-from tests.audit.test_audit import ROUNDS, refuted_views, simulation
+from tests.support.audited_runs import ROUNDS, refuted_views, simulation
 from tests.support.planted_faults import leak_personal_models
 
 FILTERS: dict[str, dict[str, Any]] = {
