@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.draws import HAS_TRITON
 from fedceo.training.loop import LoopTrainer
-from fedceo.training.noise import RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.gpu_training import RECORD, SIZES, apart, context, make, near, starts
@@ -230,48 +228,6 @@ def test_noise_has_the_size_asked_and_never_comes_twice(which: str) -> None:
         draws.pow(4).mean(1), torch.full((6,), 3.0, dtype=torch.float64), atol=5 * (96 / entries) ** 0.5
     )
     assert (torch.corrcoef(draws).fill_diagonal_(0).abs() < 5 / entries**0.5).all()
-
-
-def philox(key: int, block: int, step: int) -> list[int]:
-    """The four words of Philox 4x32-10."""
-    k, c, low = [key % 2**32, key >> 32], [block, step, 0, 0], 2**32 - 1
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
-        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
-    return c
-
-
-def test_noise_is_philox_and_box_muller() -> None:
-    """Against Philox 4x32-10 written out, for some entries of two clients and two steps."""
-    assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
-    noise = RecordNoise([(Schedule(1), 3, [4, 9])], torch.device("cuda"), torch.float32)
-    assert noise.keys is not None
-    for step in (0, 7):
-        drawn = noise.draw(step, 5000).cpu()
-        for k, entry in ((0, 0), (1, 0), (0, 300), (1, 700), (0, 999), (1, 1024), (0, 4321)):
-            block, part = divmod(entry, 4)
-            words = philox(int(noise.keys[k]), block, step)
-            u, v = ((words[part // 2 * 2] + 0.5) / 2**32, words[part // 2 * 2 + 1] / 2**32)
-            expected = np.sqrt(-2 * np.log(u)) * (np.sin if part % 2 else np.cos)(2 * np.pi * v)
-            assert float(drawn[k, entry]) == pytest.approx(expected, abs=1e-5)
-
-
-def test_numbers_and_masks_of_clients_are_those_of_philox() -> None:
-    """Whoever asks: a kernel that draws many clients' at once, or one mask."""
-    from fedceo.training.cuda.draws import fill_masks, fill_numbers
-
-    keys = torch.tensor([12345678901234567, 2**62 + 99]).cuda()
-    drawn, first = fill_numbers(keys, [2500, 37]).tolist(), 0
-    for key, count in zip(keys.tolist(), (2500, 37), strict=True):
-        for i in (0, 1, 2, 36, count - 1):
-            words = philox(key, i // 2, 0)[i % 2 * 2 :]
-            assert drawn[first + i] == (words[0] << 32 | words[1]) >> 1
-        first += count
-    masks = fill_masks(keys[:1], (3, 8), (64,), 0.75)
-    for step, entry in ((0, 0), (2, 70), (1, 511)):
-        kept = philox(int(keys[0]), entry, step)[0] >> 8 < 0.75 * 2**24
-        assert float(masks[step].flatten()[entry]) == pytest.approx(1 / 0.75 if kept else 0.0)
 
 
 @pytest.mark.parametrize("which", ["lenet5", "mlp"])

@@ -3,14 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler as Written
 
 from fedceo.experiment.base import Count, Fraction, NotNegative, Positive, Section
 from fedceo.experiment.registry import MECHANISMS
@@ -119,7 +113,7 @@ class Model(Section):
         return self.model_dump(exclude={"name"})
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, written: Written) -> dict[str, Any]:
         """Without what is left out: noise and checkpoints follow from this text, and older runs must stay."""
         return {name: value for name, value in written(self).items() if value is not None}
 
@@ -143,7 +137,7 @@ class Cohort(Section):
         return self
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, written: Written) -> dict[str, Any]:
         """Without groups where there are none, as in `Train`."""
         return _without(written(self), "groups", self.groups is None)
 
@@ -203,7 +197,7 @@ class Train(Section):
         return self.aggregation != "mean"
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, written: Written) -> dict[str, Any]:
         """Without what is as it always was: noise and checkpoints follow from this text, and older runs must stay."""
         standard = {"aggregation": "mean", "optimizer": "sgd", "weight_decay": 0.0}
         return {name: value for name, value in written(self).items() if name not in standard or value != standard[name]}
@@ -278,7 +272,7 @@ class Privacy(Section):
         return bands
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, written: Written) -> dict[str, Any]:
         """Without bands where there are none, as in `Train`."""
         return _without(written(self), "bands", self.bands is None)
 
@@ -306,14 +300,13 @@ class Evaluation(Section):
     also_at: list[Count] | None = None
     """Rounds that are evaluated besides, such as those before a smoothing; left out: none."""
     personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
-    """Clients whose own models, where a method has such, are measured on the whole test set (P-glob,
-    P-dist)."""
+    """Clients whose own models, where a method has such, are measured on the test set (P-glob, P-dist)."""
     choose_by: Literal["global", "personal"] = "global"
     """The models whose accuracy on validation records rounds and settings are chosen by. global: the global model.
     personal: clients' own, each class weighted by its share of the client's records, which is P-dist on these."""
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, written: Written) -> dict[str, Any]:
         """Without the choice that there always was and the rounds that nobody asked for, as in `Train`."""
         table = _without(written(self), "choose_by", self.choose_by == "global")
         return _without(table, "also_at", self.also_at is None)
