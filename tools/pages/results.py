@@ -69,8 +69,8 @@ BESIDE = {
 HEAD = """# Results
 
 The paper's tables made anew, cell by cell, by `tools/pages/results.py` from the files in `results/`, each of which
-holds the experiment, seed, machine, versions and curve of every run. How to make them again: `experiments/README.md`. One
-cell alone, with the rate of its row:
+holds the experiment, seed, machine, versions and curve of every run. How to make them again: `experiments/README.md`.
+One cell alone, with the rate of its row:
 
     fedceo run experiments/paper/heterogeneity.toml --cell iid/sigma-1.0/fedceo --set train.learning_rate=0.03 --seed 1
 
@@ -95,9 +95,9 @@ How to read them:
   validation accuracy after the last of them; *edge* marks a choice at the end of that grid. Nothing else was tuned,
   but in tables that say so. PPSGD's personal steps and CENTAUR's heads have a rate of their own, for which the paper
   gives nothing and which can decide how they end: they stand here twice, once with the tuned rate for both and once
-  with that rate fixed, each with its own four trials. A trial of 60 rounds does not show what comes later, such as a threshold that grows, and FedCEO's
-  end right after a smoothing; [one setting](#the-rate-chosen-at-full-length) has been tuned by whole
-  runs too. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
+  with that rate fixed, each with its own four trials. A trial of 60 rounds does not show what comes later, such as a
+  threshold that grows, and FedCEO's end right after a smoothing; [one setting](#the-rate-chosen-at-full-length) has
+  been tuned by whole runs too. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
 - **Numbers.** Accuracy in percent of one global model on the whole test set: mean and standard deviation over seeds, or
   each seed where they are far apart; *last* after round 300, *best* of those measured (every 5 or 10 rounds), chosen on
   the test set and so optimistic. The paper does not say which of the two it gives. **300 is a multiple of every I, so
