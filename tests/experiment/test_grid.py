@@ -273,7 +273,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 RESULTS = sorted(file for file in (ROOT / "results").rglob("*.json") if not file.name.startswith("theory."))
-"""Files that `fedceo sweep` and `fedceo tune` wrote; those of the theory are of programs with experiments of their own."""
+"""Files of sweeps and tunings; those of the theory are of programs with experiments of their own."""
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.name)
