@@ -70,7 +70,8 @@ def main() -> None:
             f"{each['run']:34}{each['rounds']:5} rounds  last {each['last']:6.2f}  best {each['best']:6.2f}  {seconds}"
         )
     with_, without = (
-        [each["last"] for each in rows if f"{words}, seed" in each["run"]][-SEEDS:] for words in ("TF32", "float32")
+        [each["last"] for each in rows if each["run"].startswith(f"UDP-FedAvg, {words}, seed")]
+        for words in ("TF32", "float32")
     )
     gaps = [one - other for one, other in zip(with_, without, strict=True)]
     if gaps:

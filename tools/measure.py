@@ -41,6 +41,8 @@ SEEDS = "1,2,3"
 """Seeds of the runs that are reported, unless others are given; trials have seed 0."""
 STACK = 10 if torch.cuda.is_available() else 1
 """Trials that are trained as one program: on a GPU many, on a CPU, where that gains nothing, one after another."""
+OF_MEMORY = 0.9
+"""The part of a GPU's memory that all processes together may take."""
 RATES = [0.03, 0.1, 0.3, 1.0]
 MANY_RATES = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2]
 MANY_RATES += [0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0]
@@ -137,6 +139,13 @@ def _reads(experiment: Experiment) -> tuple[str | None, Model]:
     return experiment.data.name, experiment.model
 
 
+def share(jobs: int) -> None:
+    """Take no more of the machine than one of so many processes may."""
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(OF_MEMORY / jobs)
+
+
 def warm_up(file: Path, cell: str, overrides: Sequence[str]) -> None:
     """Hold what a cell reads, which leaves features in the cache for all other processes."""
     hold(find_experiments(file, overrides, [cell])[cell], [])
@@ -173,10 +182,10 @@ def main() -> None:
     trials_file = out.with_suffix(".trials.json")
     trials = json.loads(trials_file.read_text()) if trials_file.exists() else {}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=share, initargs=(given.jobs,)) as pool:
         kinds = {_reads(known[name]): name for name in reversed(names)}
-        for warmed in [pool.submit(warm_up, given.file, name, given.overrides) for name in kinds.values()]:
-            warmed.result()
+        for name in kinds.values():  # one after another: a transform of all records takes much of a GPU's memory
+            pool.submit(warm_up, given.file, name, given.overrides).result()
         futures = {
             pool.submit(
                 measure, given.file, name, given.overrides, given.grid or grid_of(name.split("/")[1]), seeds, deadline

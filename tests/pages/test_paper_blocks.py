@@ -1,5 +1,6 @@
 """The cells that tools/measure_paper.py runs: all that the paper has, tuned alike, each once."""
 
+import importlib
 import importlib.util
 import json
 import pickle
@@ -67,6 +68,17 @@ def test_every_cell_of_the_papers_tables_has_a_result_or_a_block() -> None:
         planned = [pattern for block in blocks.BLOCKS if block.table == table for pattern in block.cells]
         assert grid is not None
         assert [c for c in grid.cells if c not in have and not any(fnmatchcase(c, p) for p in planned)] == []
+
+
+def test_the_page_of_figures_says_what_is_drawn_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOOLS / "pages")
+    figures = importlib.import_module("paper_figures")
+    said = json.loads((figures.FOLDER / "captions.json").read_text())
+    text = figures.page(said, Path("runs/figures"))
+    assert (figures.FOLDER / "README.md").read_text() == text, "run: python tools/pages/paper_figures.py"
+    assert all((figures.FOLDER / f"{name}.png").exists() for name in said)
+    wanted = [*figures.figures(Path("runs/figures")), *figures.TRADE_OFFS]
+    assert text.count("\n- ") == len([name for name in wanted if name not in said])
 
 
 SMALL = """

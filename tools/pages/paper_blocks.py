@@ -134,13 +134,18 @@ WHOLE = tuple(f"sigma-{s}/{m}" for s in ("2.0", "1.5") for m in ("udp-fedavg", "
 """Cells that Table 1 has at 0.03, which short trials chose; the other rate at full length stands beside them."""
 AT_01 = ("sigma-1.5/udp-fedavg", "sigma-2.0/udp-fedavg", "*/stored")
 """The paper's rate; Table 1 has sigma = 1 there."""
+BEHIND_FIRST = ("iid/sigma-2.0/*", "non-iid/sigma-2.0/*", "non-iid/sigma-1.5/*", "*")
+"""The settings first in which FedCEO is behind with LeNet-5's lambda."""
 BLOCKS = (
     Block("user-mlp", USER_MLP, TWO, MLP, trials=steps, length=60, finalists=2),
-    Block("user-lenet5", USER_LENET5, TWO, LENET5, trials=few_steps, length=40),
+    Block("user-lenet5", USER_LENET5, ("literal/*/udp-fedavg", "literal/*/fedceo"), LENET5),
     Block("femnist-letters", "paper/table1/femnist-letters-mlp", ("*",), LETTERS, (0, 1, 2), rates, 60),
+    Block("fair-mlp", "paper/fair/heterogeneity", BEHIND_FIRST, MLP, (0, 1, 2), whole_runs),
     Block("intervals", "paper/intervals", NEW_INTERVALS, LENET5),
-    Block("fair-mlp", "paper/fair/heterogeneity", ("*",), MLP, (0, 1, 2), whole_runs),
     Block("user-mlp-seeds", USER_MLP, TWO, MLP, (1, 2), steps, 60, 2),
+    Block(
+        "user-lenet5-own-step", USER_LENET5, ("own-step/*/udp-fedavg", "own-step/*/fedceo"), LENET5, (0,), few_steps, 40
+    ),
     Block("whole-at-0.01", LENET5_TABLE, WHOLE, LENET5, changes=("train.learning_rate=0.01",), kind=".whole"),
     Block("lenet5-at-0.1", "modes/cifar10-lenet5", AT_01, LENET5, (0, 1, 2), changes=("train.learning_rate=0.1",)),
     Block("second-rates", LENET5_TABLE, ("sigma-1.?/*-fixed-rate",), LENET5, (0, 1, 2), rates, 60),

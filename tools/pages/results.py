@@ -6,6 +6,9 @@ results/PATH.json holds the runs of the cells of experiments/PATH.toml, results/
 rates were chosen. A cell without runs is shown as not run.
 """
 
+import json
+import statistics
+
 import beyond_paper
 import features_page
 import leads
@@ -67,6 +70,9 @@ HEAD = """# Results
 
 The paper's tables made anew, cell by cell, by `tools/pages/results.py` from the files in `results/`, each of which
 holds the experiment, seed, machine, versions and curve of every run. How to make them again: `experiments/README.md`.
+One cell alone, with the rate of its row:
+
+    fedceo run experiments/paper/heterogeneity.toml --cell iid/sigma-1.0/fedceo --set train.learning_rate=0.03 --seed 1
 
 How to read them:
 
@@ -86,12 +92,12 @@ How to read them:
   what they send; their authors' programs do not do that. It costs them accuracy, and PPSGD some epsilon. CENTAUR's
   global model is the shared body under the mean of its clients' heads, which nobody has in that method.
 - **Tuning.** Every method got the same trials: learning rates 0.003, 0.01, 0.03 and 0.1 in runs of 60 rounds, chosen by
-  validation accuracy after the last of them; *edge* marks a choice at the end of that grid. Nothing else was tuned.
-  PPSGD's personal steps and CENTAUR's heads have a rate of their own, for which the paper gives nothing and which can
-  decide how they end: they stand here twice, once with the tuned rate for both and once with that rate fixed, each with
-  its own four trials. A trial of 60 rounds does not show what comes later, such as a threshold that grows, and FedCEO's
-  end right after a smoothing; [one setting](#the-rate-chosen-at-full-length) has been tuned by whole
-  runs too. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
+  validation accuracy after the last of them; *edge* marks a choice at the end of that grid. Nothing else was tuned,
+  but in tables that say so. PPSGD's personal steps and CENTAUR's heads have a rate of their own, for which the paper
+  gives nothing and which can decide how they end: they stand here twice, once with the tuned rate for both and once
+  with that rate fixed, each with its own four trials. A trial of 60 rounds does not show what comes later, such as a
+  threshold that grows, and FedCEO's end right after a smoothing; [one setting](#the-rate-chosen-at-full-length) has
+  been tuned by whole runs too. 300 rounds, N = 100, K = 10, E = 30, B = 64, momentum 0.5, TF32.
 - **Numbers.** Accuracy in percent of one global model on the whole test set: mean and standard deviation over seeds, or
   each seed where they are far apart; *last* after round 300, *best* of those measured (every 5 or 10 rounds), chosen on
   the test set and so optimistic. The paper does not say which of the two it gives. **300 is a multiple of every I, so
@@ -111,6 +117,8 @@ def page() -> str:
     parts = [HEAD, leads.section(cells), verdict(cells), user_level.section(cells)]
     for folder, (title, place) in TABLES.items():
         parts.append(f"## {title}\n\n{place};\nexperiments in `experiments/{folder}.toml`.\n\n{table(folder, cells)}")
+        if "/sent140-" in folder:
+            parts.append(majority(folder))
         if folder == "paper/heterogeneity":
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
@@ -122,6 +130,13 @@ def page() -> str:
         beyond_paper.section(cells),
     ]
     return "\n".join(parts)
+
+
+def majority(folder: str) -> str:
+    """What always saying the most frequent label would reach, from benchmarks/majority_share.py."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "sent140-majority.json").read_text())[folder]
+    shares, records = (statistics.fmean(found[name]) for name in ("majority", "test_records"))
+    return f"The most frequent label is that of {100 * shares:.1f} % of the {records:,.0f} test records.\n"
 
 
 def intervals_of_table_1(cells: dict[str, Found]) -> dict[str, Found]:

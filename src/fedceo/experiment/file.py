@@ -18,10 +18,11 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from fedceo.errors import UsageError
 from fedceo.experiment.base import Location, Section, first_mistake, one_line
+from fedceo.experiment.evaluation_table import Evaluation
 from fedceo.experiment.grid import Grid, read_grid
 from fedceo.experiment.method_table import METHOD_MISTAKE, AnyMethodSettings
 from fedceo.experiment.registry import MECHANISMS
-from fedceo.experiment.sections import Checkpoint, Cohort, Data, Evaluation, Model, Privacy, Record, Release, Train
+from fedceo.experiment.sections import Checkpoint, Cohort, Data, Model, Privacy, Record, Release, Train
 from fedceo.experiment.task_table import Task
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The tables of the experiment file, but for [method], which is in method_table.py."""
+"""The tables of the experiment file, but for [method], [task] and [evaluation], which have files of their own."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -292,28 +292,6 @@ class Release(Section):
     """ema: the weight of a model over that of the model after it."""
     length: Count = 25
     """tail: the last rounds whose models are averaged."""
-
-
-class Evaluation(Section):
-    every: Count = 5
-    """Rounds between evaluations; the last round is always evaluated."""
-    also_at: list[Count] | None = None
-    """Rounds that are evaluated besides, such as those before a smoothing; left out: none."""
-    personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
-    """Clients whose own models, where a method has such, are measured on the test set (P-glob, P-dist)."""
-    choose_by: Literal["global", "personal"] = "global"
-    """The models whose accuracy on validation records rounds and settings are chosen by. global: the global model.
-    personal: clients' own, each class weighted by its share of the client's records, which is P-dist on these."""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, written: Written) -> dict[str, Any]:
-        """Without the choice that there always was and the rounds that nobody asked for, as in `Train`."""
-        table = _without(written(self), "choose_by", self.choose_by == "global")
-        return _without(table, "also_at", self.also_at is None)
-
-    def asks_for(self, round_: int) -> bool:
-        """Whether the round is evaluated even if it is not the last."""
-        return round_ % self.every == 0 or round_ in (self.also_at or ())
 
 
 class Checkpoint(Section):

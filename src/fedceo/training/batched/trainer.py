@@ -255,7 +255,9 @@ class BatchedTrainer:
         if self.most_bytes is not None:
             return self.most_bytes
         if self.context.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.context.device)[0] // 4
+            free, whole = torch.cuda.mem_get_info(self.context.device)
+            allowed = torch.cuda.get_per_process_memory_fraction(self.context.device) * whole
+            return int(min(free, allowed)) // 4
         return CPU_BYTES
 
     def _clients_at_once(self, work: Work, workers: int | None) -> int:
