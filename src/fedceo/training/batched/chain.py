@@ -17,8 +17,9 @@ from torch import Tensor, fx, nn
 
 from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass, Stores
+from fedceo.training.batched.blocks import Block, Linear, LinearPass, Pass, Stores
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.convolution import Conv, ConvPass
 from fedceo.training.batched.losses import Loss, clip_factors, cross_entropy
 from fedceo.training.batched.products import AsProduct, Product
 from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
@@ -106,10 +107,13 @@ class Chain:
 
     def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
-        losses, passes = self._run(weights, batch, mean=True)
-        for each in passes:
+        passes = self.forward(weights, batch)
+        losses, dy = self.loss(passes[-1].y, batch, True)
+        for i in reversed(range(len(passes))):
+            each = passes[i]
             assert isinstance(each, LinearPass | ConvPass | RecurrentPass), "only blocks without kernels of a GPU"
-            each.descend(rate)
+            dx = each.descend(dy, i > 0, rate)
+            dy = dy if dx is None else dx
         return losses
 
     def forward(self, weights: Weights, batch: Batch) -> list[Pass]:

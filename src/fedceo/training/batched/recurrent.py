@@ -126,11 +126,13 @@ class RecurrentPass:
         for bias in biases:
             torch.sum(g, 1, out=bias)
 
-    def descend(self, rate: float) -> None:
-        """One step of plain SGD."""
+    def descend(self, dy: Tensor, needs_dx: bool, rate: float) -> Tensor | None:
+        """Like `backward`, with a step of plain SGD."""
+        dx = self.backward(dy, needs_dx)
         given, recurrent, *biases = self.parameters
         g = self.g.flatten(1, 2)
         for weight, u in ((given, self.x), (recurrent, self.states[:, :-1].flatten(1, 2))):
             torch.baddbmm(weight, g.mT, u, alpha=-rate, out=weight)
         for bias in biases:
             bias.sub_(g.sum(1), alpha=rate)
+        return dx

@@ -8,7 +8,7 @@ clients at a time. On a GPU a step is captured once and replayed (cuda/captured.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
-from fedceo.training.batched.cohort import Batch, Cohort, Share
+from fedceo.training.batched.cohort import Batch, Call, Cohort, Share
+from fedceo.training.batched.convolution import Conv
+from fedceo.training.batched.descent import descend, is_bare
 from fedceo.training.batched.functional import Functional
 from fedceo.training.batched.losses import loss_of
 from fedceo.training.batched.products import Product
@@ -55,26 +56,6 @@ class Program(Protocol):
         """See Chain.gradient."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """A cohort that waits to be trained: the arguments of Trainer.train and the context of their run."""
-
-    context: TrainingContext
-    starts: Weights
-    clients: Sequence[int]
-    round_: int
-    work: Work
-
-    def part(self, first: int, last: int) -> "Call":
-        """The same for the clients from `first` up to, but without, `last`."""
-        return replace(
-            self,
-            starts={name: w[first:last] for name, w in self.starts.items()},
-            clients=self.clients[first:last],
-            work=self.work.of(slice(first, last)),
-        )
-
-
 class BatchedTrainer:
     """SGD on K stacked models at once."""
 
@@ -107,10 +88,9 @@ class BatchedTrainer:
         }
 
         def part(here: range) -> Tensor:
-            cohort = self._train(list(_cut(calls, here.start, here.stop)))
-            for name, w in cohort.named.items():
-                weights[name][here.start : here.stop] = w[: len(here)]
-            return (cohort.losses / cohort.steps)[: len(here)]
+            return self._train(
+                list(_cut(calls, here.start, here.stop)), {n: w[here.start : here.stop] for n, w in weights.items()}
+            )
 
         if workers is None:
             losses = [part(here) for here in places]
@@ -171,8 +151,11 @@ class BatchedTrainer:
             self._reads[precision] = context if stored is context.inputs else replace(context, ready=stored)
         return self._reads[precision]
 
-    def _train(self, calls: Sequence[Call]) -> Cohort:
-        """The cohort of these clients after the round."""
+    def _train(self, calls: Sequence[Call], out: Weights) -> Tensor:
+        """Train these clients and write their weights to `out`; returns their mean losses."""
+        program, read = self.program, self._read()
+        if isinstance(program, Chain) and not self._has_kernels and is_bare(calls):
+            return descend(program, calls, read, out)
         context, work = self.context, calls[0].work
         shares, generators = [], []
         for call in calls:
@@ -184,17 +167,10 @@ class BatchedTrainer:
                 generators += its.noise_generators(call.clients, call.round_, call.work)
         noise = RecordNoise(generators, context.device, context.dtype) if work.record else None
         cohort = Cohort.of(shares, context, None if noise is None else noise.keys)
-        program = self.program
-        bare = program if isinstance(program, Chain) and not self._has_kernels and _is_bare(calls) else None
-        read = self._read()
 
         def step(cohort: Cohort, number: int) -> None:
-            batch = cohort.batch(read)
-            if bare:  # a client that is done has a batch of no records, whose gradient is zero
-                cohort.losses += bare.descend(cohort.named, batch, work.learning_rate)
-            else:
-                products = self._write_gradients(cohort, batch, work)
-                self._take_step(cohort, work, noise, number, products)
+            products = self._write_gradients(cohort, cohort.batch(read), work)
+            self._take_step(cohort, work, noise, number, products)
             cohort.step += 1
 
         if self.captured:
@@ -202,7 +178,10 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return cohort
+        clients = len(next(iter(out.values())))
+        for name, w in cohort.named.items():
+            out[name].copy_(w[:clients])
+        return (cohort.losses / cohort.steps)[:clients]
 
     def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> list[Product]:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
@@ -280,11 +259,6 @@ def _cut(calls: Sequence[Call], first: int, last: int) -> Iterator[Call]:
         if clients:
             yield call if len(clients) == len(call.clients) else call.part(clients.start, clients.stop)
         first, last = first - len(call.clients), last - len(call.clients)
-
-
-def _is_bare(calls: Sequence[Call]) -> bool:
-    """Whether every step is w -= eta * gradient with one eta for all."""
-    return calls[0].work.is_bare and len({call.work.learning_rate for call in calls}) == 1
 
 
 def cut(places: range, most: int) -> list[range]:
