@@ -12,6 +12,7 @@ from fedceo.data import Federation
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.draws import DeviceDraws
+from fedceo.training.memory import empty
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Work
 
@@ -54,7 +55,8 @@ class TrainingContext:
             most = torch.cuda.get_device_properties(self.device).total_memory // 8
         if data.x.numel() * self.dtype.itemsize > most:
             return None
-        ready = torch.zeros(len(data.x) + 1, *self.federation.shape, dtype=self.dtype, device=self.device)
+        ready = empty((len(data.x) + 1, *self.federation.shape), self.dtype, self.device)
+        ready[-1] = 0
         ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
         return ready
 

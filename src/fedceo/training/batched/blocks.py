@@ -92,8 +92,8 @@ class LinearPass:
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         if self.block.relu:
-            dy = torch.ops.aten.threshold_backward(dy, self.y, 0)
-        self.g = dy if self.mask is None else dy * self.mask
+            dy = cut_off(dy, self.y)
+        self.g = dy if self.mask is None else dy.mul_(self.mask)
         return torch.bmm(self.g, self.weight).view(self.shape) if needs_dx else None
 
     def descend(self, dy: Tensor, needs_dx: bool, rate: float) -> Tensor | None:
@@ -105,7 +105,7 @@ class LinearPass:
             self.backward(dy, needs_dx=False)
             dx = torch.empty_like(self.x)
             width = max(1, CACHED // self.weight[0, :, :1].nbytes)
-            for w, g, x, d in zip(self.weight, self.g, self.x, dx, strict=True):
+            for w, g, x, d in zip(*(each.unbind() for each in (self.weight, self.g, self.x, dx)), strict=True):
                 parts = (each.split(width, 1) for each in (w, x, d))
                 for some_w, some_x, some_d in zip(*parts, strict=True):
                     torch.mm(g, some_w, out=some_d)
@@ -126,6 +126,11 @@ class LinearPass:
         torch.bmm(g.mT, x, out=sums[self.block.weight])
         if self.block.bias:
             torch.sum(g, 1, out=sums[self.block.bias])
+
+
+def cut_off(dy: Tensor, y: Tensor) -> Tensor:
+    """The gradient before a ReLU that gave y, in the place of that after it, which nobody asks for again."""
+    return torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dy)
 
 
 def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

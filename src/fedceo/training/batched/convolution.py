@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import scaled, squares_of_sums
+from fedceo.training.batched.blocks import cut_off, scaled, squares_of_sums
 from fedceo.training.batched.cohort import Batch
 
 AT_ONCE = 16
@@ -62,8 +62,8 @@ class ConvPass:
     def __init__(self, block: Conv, weight: Tensor, bias: Tensor | None, x: Tensor) -> None:
         self.block, self.weight, self.bias, self.shape = block, weight, bias, x.shape
         self.x = channels_last(x.flatten(0, 1))
-        biases = [None] * len(weight) if bias is None else list(bias)
-        each = zip(self.x.chunk(len(weight)), weight, biases, strict=True)
+        biases = [None] * len(weight) if bias is None else bias.unbind()
+        each = zip(self.x.chunk(len(weight)), weight.unbind(), biases, strict=True)
         z = joined([F.conv2d(x, w, b, block.stride, block.padding) for x, w, b in each])
         self.forms = block.forms_gradients(self.x.shape[1:], z.shape[1:])
         y = self.z = z
@@ -84,7 +84,7 @@ class ConvPass:
         self._find_g(dy)
         # both gradients by one call, which brings its operands into the cache once
         found = self._backward([needs_dx, True, False])
-        for weight, (_, dw, _) in zip(self.weight, found, strict=True):
+        for weight, (_, dw, _) in zip(self.weight.unbind(), found, strict=True):
             weight.sub_(dw, alpha=rate)
         if self.bias is not None:
             g = self.g.permute(0, 2, 3, 1).reshape(len(self.weight), -1, self.g.shape[1])
@@ -96,7 +96,7 @@ class ConvPass:
         block, pool = self.block, [self.block.pool] * 2
         dy = channels_last(dy.view(self.y.shape).flatten(0, 1))
         if block.relu:
-            dy = torch.ops.aten.threshold_backward(dy, self.y.flatten(0, 1), 0)
+            dy = cut_off(dy, self.y.flatten(0, 1))
         if block.pool > 1:
             dy = torch.ops.aten.max_pool2d_with_indices_backward(
                 dy, self.z, pool, pool, [0, 0], [1, 1], False, self.winners
@@ -140,7 +140,7 @@ class ConvPass:
         clients, stride, padding = len(self.weight), list(self.block.stride), list(self.block.padding)
         return [
             torch.ops.aten.convolution_backward(g, x, w, [len(w)], stride, padding, [1, 1], False, [0, 0], 1, wanted)
-            for g, x, w in zip(self.g.chunk(clients), self.x.chunk(clients), self.weight, strict=True)
+            for g, x, w in zip(self.g.chunk(clients), self.x.chunk(clients), self.weight.unbind(), strict=True)
         ]
 
 

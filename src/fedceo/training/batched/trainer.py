@@ -7,7 +7,6 @@ clients at a time. On a GPU a step is captured once and replayed (cuda/captured.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
@@ -26,8 +25,10 @@ from fedceo.training.batched.products import Product
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
+from fedceo.training.memory import empty
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.terms import rescaled
+from fedceo.training.threads import one_torch_thread
 from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
@@ -83,9 +84,7 @@ class BatchedTrainer:
         each = -(-clients // (workers or 1))
         places = [here for share in cut(range(clients), each) for here in cut(share, most)]
         device, dtype = self.context.device, self.context.dtype
-        weights = {
-            name: torch.empty(clients, *w.shape[1:], dtype=dtype, device=device) for name, w in calls[0].starts.items()
-        }
+        weights = {name: empty((clients, *w.shape[1:]), dtype, device) for name, w in calls[0].starts.items()}
 
         def part(here: range) -> Tensor:
             return self._train(
@@ -265,14 +264,3 @@ def cut(places: range, most: int) -> list[range]:
     """The places in as few parts as hold at most so many, of equal sizes but for the last."""
     size = -(-len(places) // -(-len(places) // most))
     return [places[first : first + size] for first in range(0, len(places), size)]
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch use one thread for each product inside, also in threads that begin here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
