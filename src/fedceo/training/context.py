@@ -74,15 +74,18 @@ class TrainingContext:
 
     def records(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The records with these indices, (...), as the model takes them, (..., *shape), and their labels."""
-        labels = self.labels[indices]
+        return self.inputs_of(indices), self.labels[indices]
+
+    def inputs_of(self, indices: Tensor) -> Tensor:
+        """The records with these indices, without their labels."""
         if self.inputs is not None:
             # index_select is three times faster here than the same by brackets
             flat = self.inputs.index_select(0, indices.flatten())
-            return flat.view(*indices.shape, *self.federation.shape), labels
+            return flat.view(*indices.shape, *self.federation.shape)
         here = indices.to(self.federation.x.device)
         inputs = self.federation.inputs(self.federation.x[here.clamp_max(self.blank - 1)].to(self.device), self.dtype)
         filling = (indices == self.blank).view(*indices.shape, *(1,) * len(self.federation.shape))
-        return inputs.masked_fill_(filling, 0.0), labels
+        return inputs.masked_fill_(filling, 0.0)
 
     def make_ready(self) -> bool:
         """Normalise all records now if they may be kept; returns whether `records` then reads from the device alone."""

@@ -78,7 +78,7 @@ class LinearPass:
 
     def __init__(self, block: Linear, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Tensor | None) -> None:
         self.block, self.weight, self.bias = block, weight, bias
-        self.shape, self.x = x.shape, x.flatten(2)
+        self.shape, self.x = x.shape, x if x.ndim == 3 else x.flatten(2)
         # a CPU multiplies by few columns, as those of ten logits or ten records are, at half its speed or less
         if weight.shape[1] < x.shape[1]:
             y = torch.bmm(weight, self.x.mT) if bias is None else torch.baddbmm(bias[..., None], weight, self.x.mT)
@@ -94,7 +94,10 @@ class LinearPass:
         if self.block.relu:
             dy = cut_off(dy, self.y)
         self.g = dy if self.mask is None else dy.mul_(self.mask)
-        return torch.bmm(self.g, self.weight).view(self.shape) if needs_dx else None
+        if not needs_dx:
+            return None
+        dx = torch.bmm(self.g, self.weight)
+        return dx if len(self.shape) == 3 else dx.view(self.shape)
 
     def descend(self, dy: Tensor, needs_dx: bool, rate: float) -> Tensor | None:
         """Like `backward`, with a step of plain SGD: its product is added to the weights and never written down."""

@@ -35,14 +35,16 @@ def descend(chain: Chain, calls: Sequence[Call], read: TrainingContext, out: Wei
         torch.cat([call.starts[name] for call in calls], out=w)
     plans = [plan for call in calls for plan in call.context.plans(call.clients, call.round_, call.work)]
     batches = pad([indices for indices, _ in plans], -1, (1, 1), len(plans))
-    masks = [mask for _, mask in plans if mask is not None]
-    mask = pad(masks, 0.0, (1, 1), len(plans)) if masks else None
+    given = [mask for _, mask in plans if mask is not None]
+    masks = pad(given, 0.0, (1, 1), len(plans)).unbind() if given else [None] * len(batches)
     present = batches >= 0
     counts = present.sum(2)
     shares = present / counts.clamp_min(1)[..., None].to(read.dtype)
     batches = torch.where(present, batches, read.blank)
     losses = torch.zeros_like(shares[0, :, 0])
-    for step, indices in enumerate(batches):  # a client that is done has a batch of no records, whose gradient is zero
-        batch = Batch(*read.records(indices), counts[step], None if mask is None else mask[step], shares[step])
+    # a client that is done has a batch of no records, whose gradient is zero
+    of_steps = zip(batches, read.labels[batches], counts, masks, shares, strict=True)
+    for indices, labels, count, mask, share in of_steps:
+        batch = Batch(read.inputs_of(indices), labels, count, mask, share)
         losses += chain.descend(out, batch, calls[0].work.learning_rate)
     return losses / losses.new_tensor([len(indices) for indices, _ in plans])
