@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, optimize, signal
+from scipy import fft, optimize
 
 from fedceo.accounting.gaussian import Floats
 
@@ -33,6 +33,8 @@ WRAPPED = 1e-16
 """Tilted probability that may lie outside the window of the FFT."""
 ACCURACY = 1e-5
 """Relative error of epsilon that the lattice may add (always upwards)."""
+SMALLEST = 745.0
+"""An exponent from which on e^-x is nothing."""
 LARGEST_LATTICE = 2**20
 """Points of a lattice; where more would be needed, accuracy is given up, upwards."""
 
@@ -285,7 +287,11 @@ def _deltas(masses: Floats, step: float) -> Floats:
 
     With y_i, the sum of masses_j e^(s_(i+1) - s_j) over j > i, it is the sum over k >= i of y_k (1 - e^-step).
     """
-    discounted = signal.lfilter([0.0, 1.0], [1.0, -math.exp(-step)], masses[::-1])
+    discounted = np.concatenate([[0.0], masses[:0:-1]])
+    count = 1  # terms that each sum has so far; those of the sum so many places before it come next
+    while count < len(masses) and step * count < SMALLEST:
+        discounted[count:] += math.exp(-step * count) * discounted[:-count]
+        count *= 2
     return np.cumsum(discounted)[::-1] * -math.expm1(-step)
 
 
