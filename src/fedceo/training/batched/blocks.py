@@ -107,9 +107,9 @@ class LinearPass:
         else:
             self.backward(dy, needs_dx=False)
             dx = torch.empty_like(self.x)
-            width = max(1, CACHED // self.weight[0, :, :1].nbytes)
+            pieces = -(-self.weight[0].nbytes // CACHED)
             for w, g, x, d in zip(*(each.unbind() for each in (self.weight, self.g, self.x, dx)), strict=True):
-                parts = (each.split(width, 1) for each in (w, x, d))
+                parts = (each.chunk(pieces, 1) for each in (w, x, d))
                 for some_w, some_x, some_d in zip(*parts, strict=True):
                     torch.mm(g, some_w, out=some_d)
                     some_w.addmm_(g.T, some_x, alpha=-rate)
