@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedceo.training.memory import empty
+from fedceo.training.memory import Buffers, empty
 
 STEPS = """
 import resource, sys, torch
@@ -46,7 +46,7 @@ def test_freed_buffers_are_kept() -> None:
 
 PAGES = """
 import resource, torch
-from fedceo.training.memory import empty
+from fedceo.training.memory import Buffers, empty
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 empty((2**24,), torch.float32, torch.device("cpu")).fill_(1.0)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -69,3 +69,22 @@ def test_large_buffers_are_tensors_like_others(shape: tuple[int, ...], dtype: to
     row = made.fill_(2.0)[-1:]
     del made
     assert (row == 2).all()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
+def test_a_buffer_is_taken_again_once_nobody_holds_it() -> None:
+    buffers, size, cpu = Buffers(), 2**21, torch.device("cpu")
+    first = buffers.empty((size,), torch.float32, cpu)
+    place, row = first.data_ptr(), first.fill_(3.0)[5:7]
+    del first
+    other = buffers.empty((size,), torch.float32, cpu)
+    assert other.data_ptr() != place, "a view holds it"
+    other.fill_(4.0)
+    assert (row == 3).all()
+    del row
+    again = buffers.empty((2, size // 2 - 100), torch.float32, cpu)  # a little smaller
+    assert again.data_ptr() == place
+    del again, other
+    assert len(buffers._spare) == 2
+    buffers.let_go()
+    assert buffers.empty((size,), torch.float32, cpu).fill_(1.0).sum() == size

@@ -25,7 +25,7 @@ from fedceo.training.batched.products import Product
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
-from fedceo.training.memory import empty
+from fedceo.training.memory import Buffers
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.terms import rescaled
 from fedceo.training.threads import one_torch_thread
@@ -64,6 +64,7 @@ class BatchedTrainer:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
         self._reads: dict[str, TrainingContext] = {}
+        self._buffers = Buffers()
         self._has_kernels = has_kernels(context.device, context.dtype)
         self.captured = CapturedSteps() if self._has_kernels and context.make_ready() else None
 
@@ -84,7 +85,10 @@ class BatchedTrainer:
         each = -(-clients // (workers or 1))
         places = [here for share in cut(range(clients), each) for here in cut(share, most)]
         device, dtype = self.context.device, self.context.dtype
-        weights = {name: empty((clients, *w.shape[1:]), dtype, device) for name, w in calls[0].starts.items()}
+        weights = {
+            name: self._buffers.empty((clients, *w.shape[1:]), dtype, device) for name, w in calls[0].starts.items()
+        }
+        self._buffers.let_go()
 
         def part(here: range) -> Tensor:
             return self._train(
