@@ -1,4 +1,4 @@
-"""The binomial law by scipy.special, which is imported in a third of the time that scipy.stats takes."""
+"""The binomial law by scipy.special, for commands that need not wait for scipy.stats."""
 
 import math
 from bisect import bisect_left

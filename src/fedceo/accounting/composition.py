@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, optimize
+from scipy import fft
 
 from fedceo.accounting.gaussian import Floats
+from fedceo.accounting.search import minimum
 
 Complexes: TypeAlias = npt.NDArray[np.complex128]
 
@@ -243,8 +244,8 @@ def _chernoff(release: Release, delta: float) -> tuple[float, float]:
         theta = math.exp(log_theta)
         return (release.moments(theta).log_mgf + log_peak(theta) - math.log(delta)) / theta
 
-    found = optimize.minimize_scalar(bound, bounds=(-20.0, 30.0), method="bounded", options={"xatol": 1e-2})
-    return math.exp(found.x), float(found.fun)
+    place, least = minimum(bound, -20.0, 30.0, precision=1e-2)
+    return math.exp(place), least
 
 
 def log_peak(theta: float) -> float:

@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
 from fedceo.accounting.binomial import above, at_most, exactly
+from fedceo.accounting.search import zero
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -88,4 +89,5 @@ def _smallest_epsilon(delta_at: Callable[[float], float], largest_mu: float, del
     largest = largest_mu**2 / 2 + largest_mu * math.sqrt(2 * math.log(2 / delta))
     if delta_at(largest) > delta:
         return math.inf
-    return float(optimize.brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, largest, rtol=1e-9))
+    # in logarithms, in which it is nearly straight; zero is as good as any number below delta
+    return zero(lambda epsilon: math.log(max(delta_at(epsilon), 1e-300) / delta), 0.0, largest, 1e-10 * largest)
