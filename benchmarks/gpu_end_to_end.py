@@ -1,6 +1,6 @@
 """The paper's CIFAR-10 run from end to end on a GPU, and what TF32 does to its accuracy.
 
-    FEDCEO_DATA=... python benchmarks/gpu_end_to_end.py [--rounds 300] [--compared 60] [--out FILE.json]
+    FEDCEO_DATA=... python benchmarks/gpu_end_to_end.py [--rounds 300] [--methods FedCEO] [--compared 60] [--out FILE]
 
 LeNet-5, record-level DP-SGD at sigma = 2, N = 100 clients of 400 records, K = 10, E = 30, B = 64, momentum 0.5,
 evaluation every 5 rounds. First FedCEO and UDP-FedAvg with TF32 (--rounds each) one after the other, alone on the
@@ -48,17 +48,19 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="rounds of the runs that are timed; 0: none")
-    parser.add_argument("--compared", type=int, default=60, help="rounds of the runs with and without TF32")
+    parser.add_argument("--methods", default="FedCEO,UDP-FedAvg", help="those that are timed")
+    parser.add_argument("--compared", type=int, default=60, help="rounds of the runs with and without TF32; 0: none")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "end-to-end-h200.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name, method in (("FedCEO", FEDCEO), ("UDP-FedAvg", BASE["method"])) if options.rounds else ():
+        methods = {"FedCEO": FEDCEO, "UDP-FedAvg": BASE["method"]}
+        for name, method in ((name, methods[name]) for name in options.methods.split(",") if options.rounds):
             train = {"rounds": options.rounds, "tf32": True}
             (result,) = run(f"{name}-alone", folder, {"method": method, "train": train}, "--seeds", "1")
             rows.append(row(f"{name}, TF32, seed 0, alone", result) | {"seconds": round(result["seconds"], 1)})
-        for words, tf32 in (("TF32", True), ("float32", False)):
+        for words, tf32 in (("TF32", True), ("float32", False)) if options.compared else ():
             train = {"rounds": options.compared, "tf32": tf32}
             results = run(words, folder, {"train": train}, "--seeds", str(SEEDS), "--stack", str(SEEDS))
             rows += [row(f"UDP-FedAvg, {words}, seed {seed}", result) for seed, result in enumerate(results)]
@@ -71,9 +73,9 @@ def main() -> None:
         [each["last"] for each in rows if f"{words}, seed" in each["run"]][-SEEDS:] for words in ("TF32", "float32")
     )
     gaps = [one - other for one, other in zip(with_, without, strict=True)]
-    print(
-        f"TF32 less float32, last round: {statistics.mean(gaps):+.2f} +- {statistics.stdev(gaps):.2f} points over seeds"
-    )
+    if gaps:
+        spread = f"{statistics.mean(gaps):+.2f} +- {statistics.stdev(gaps):.2f}"
+        print(f"TF32 less float32, last round: {spread} points over seeds")
     about = {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "date": date.today().isoformat()}
     options.out.write_text(json.dumps(about | {"rows": rows, "tf32_less_float32": gaps}, indent=2) + "\n")
 

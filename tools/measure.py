@@ -14,27 +14,32 @@ import argparse
 import json
 import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from fnmatch import fnmatchcase
+from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedceo.data import build_federation
+from fedceo.experiment.file import Experiment
+from fedceo.experiment.sections import Model
 from fedceo.simulation.durable import write_whole
 from fedceo.simulation.preparing import prepare
-from fedceo.studies.cells import Cell, find_experiments
+from fedceo.simulation.runs import OnStart, Run, run
+from fedceo.simulation.stacked import run_stacked
+from fedceo.studies.cells import combinations, find_experiments
 from fedceo.studies.filling import add_entry, read_entries
-from fedceo.studies.results import results_of
-from fedceo.studies.sweep import sweep
-from fedceo.studies.tune import tune_on_grid
+from fedceo.studies.results import curves_of, entry_of
+from fedceo.studies.tune import changed, note_of, validation_score
 
 SEEDS = "1,2,3"
 """Seeds of the runs that are reported, unless others are given; trials have seed 0."""
-STACK = 25 if torch.cuda.is_available() else 1
+STACK = 10 if torch.cuda.is_available() else 1
 """Trials that are trained as one program: on a GPU many, on a CPU, where that gains nothing, one after another."""
 RATES = [0.03, 0.1, 0.3, 1.0]
 MANY_RATES = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2]
@@ -74,25 +79,67 @@ def measure(
     """Tune a cell and run it with these seeds; None after the deadline."""
     if time.time() > deadline:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        experiments = find_experiments(file, overrides, [cell])
-        ((tuned, _),) = tune_on_grid(experiments, grid, out, stack=STACK).values()
-        trials = json.loads((out / "trials.json").read_text())[cell]
-        cells = [Cell(cell, tuned.model_copy(update={"seed": seed}), out / f"seed-{seed}") for seed in seeds]
-        errors: dict[int, str] = {}
+    experiment, settings = find_experiments(file, overrides, [cell])[cell], combinations(grid)
+    hold(experiment, [experiment.seed, *seeds])
+    at_the_end = {"evaluation.every": experiment.train.rounds}  # all that a trial is chosen by
+    tried = [changed(experiment, values | at_the_end) for values in settings]
+    runs = run_all(tried)
+    scores = [validation_score(experiment, run.history[-1]) if isinstance(run, Run) else -inf for run in runs]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    failed = [run for run in runs if isinstance(run, str)]
+    if len(failed) == len(runs):
+        raise RuntimeError(f"no trial came to an end: {failed[0]}")
+    note = note_of(len(tried), settings[best]) + (f"; {len(failed)} failed" if failed else "")
+    tuned = changed(experiment, settings[best]).model_copy(update={"note": note})
+    reported = [tuned.model_copy(update={"seed": seed}) for seed in seeds]
+    entries = [entry_of(cell, *each) for each in zip(reported, map(told, run_all(reported)), strict=True)]
+    shown = [score if isfinite(score) else None for score in scores]
+    trials = [values | {"validation_accuracy": score} for values, score in zip(settings, shown, strict=True)]
+    return cell, entries, trials
 
-        def on_cell(done: Cell, result: dict[str, Any] | None, error: str | None) -> None:
-            if error is not None:
-                errors[cells.index(done)] = error
 
-        results = sweep(cells, on_cell=on_cell, stack=STACK)
-        return cell, results_of(cells, results, errors), trials
+def run_all(experiments: Sequence[Experiment]) -> list[Run | str]:
+    """The runs of experiments of one kind, or their errors; in memory, for nothing of them is kept but numbers."""
+    found: dict[int, Run | str] = {}
+    for number, outcome in run_stacked([partial(_run, each) for each in experiments], STACK):
+        try:
+            found[number] = outcome()
+        except Exception as error:  # one that fails must not take the others with it
+            found[number] = f"{error}".partition("\n")[0] or type(error).__name__
+    return [found[number] for number in range(len(experiments))]
+
+
+def _run(experiment: Experiment, on_start: OnStart) -> Run:
+    return run(experiment, on_start=on_start, progress=False)
+
+
+def told(run: Run | str) -> dict[str, Any]:
+    """What a results file says of a run beside its experiment."""
+    return {"error": run} if isinstance(run, str) else {"result": run.result, "curves": curves_of(run.history)}
+
+
+HELD: dict[Any, Any] = {}
+"""What a process holds from cell to cell, so that nothing is read twice: federations, and a run with each model."""
+
+
+def hold(experiment: Experiment, seeds: Sequence[int]) -> None:
+    """Hold what runs of the experiment read."""
+    for seed in seeds:
+        HELD[experiment.data, seed] = build_federation(experiment.data, seed)
+    reads = _reads(experiment)
+    if reads not in HELD:
+        HELD[reads] = prepare(experiment)
+        HELD[reads].context.make_ready()
+        HELD[reads].evaluator.measure(HELD[reads].state.weights)  # which brings test records to the device
+
+
+def _reads(experiment: Experiment) -> tuple[str | None, Model]:
+    return experiment.data.name, experiment.model
 
 
 def warm_up(file: Path, cell: str, overrides: Sequence[str]) -> None:
-    """Prepare one run, which leaves features in the cache for all others."""
-    prepare(find_experiments(file, overrides, [cell])[cell])
+    """Hold what a cell reads, which leaves features in the cache for all other processes."""
+    hold(find_experiments(file, overrides, [cell])[cell], [])
 
 
 def in_order(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
@@ -127,7 +174,9 @@ def main() -> None:
     trials = json.loads(trials_file.read_text()) if trials_file.exists() else {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pool.submit(warm_up, given.file, names[0], given.overrides).result()
+        kinds = {_reads(known[name]): name for name in reversed(names)}
+        for warmed in [pool.submit(warm_up, given.file, name, given.overrides) for name in kinds.values()]:
+            warmed.result()
         futures = {
             pool.submit(
                 measure, given.file, name, given.overrides, given.grid or grid_of(name.split("/")[1]), seeds, deadline

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,29 @@ def test_the_papers_setting(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert all(s["learning_rate"] == 0.01 and s["iterations"] == 300 for s in studies)
     assert Path("paper/record-100-sigma-2.0/control.png").exists()
+
+
+def test_the_papers_figure_in_one_call(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def kept(studies: Any) -> Any:
+        drawn.append(study.whole_figure(studies))
+        return drawn[0]
+
+    monkeypatch.setattr(study, "reconstruct", lambda attack, *rest: reconstruct(replace(attack, iterations=1), *rest))
+    monkeypatch.setattr("fedceo.attacks.whole_figure", kept)
+    smoothed = MINE.partition("[method]")[0] + '[method]\nname = "fedceo"\n[model]\nname = "dlg-lenet"\n'
+    Path("ceo.toml").write_text(smoothed)
+    code, out, _ = ask("ceo.toml", "--preset", "paper", "--json", "--out", "paper")
+    assert code == 0 and Path("paper/figure.png").read_bytes().startswith(b"\x89PNG")
+    studies = json.loads(out)["studies"]
+    assert [(s["records"][0], s["holds"]) for s in studies] == [(r, t) for r in (25, 50, 100) for t in ("T1", "T2")]
+    labels = [panel.get_ylabel() for panel in drawn[0].axes if panel.get_ylabel()]
+    assert labels == [
+        words for r, s in ((25, 1), (50, 1.5), (100, 2))
+        for words in (f"FedAvg\nrecord {r}", f"UDP-FedAvg, sigma {s}\nrecord {r}", f"FedCEO, sigma {s}\nrecord {r}")
+    ]  # fmt: skip
+    assert not Path("paper/record-25-sigma-1.0/smoothed/control.png").exists(), "one control serves both"
 
 
 def test_mistakes_are_one_line(ask: Ask) -> None:

@@ -19,12 +19,15 @@ RUN_OTHERWISE = {
 }  # fmt: skip
 """Fields that may differ from the experiment file: how it was run, and the learning rate, which was tuned."""
 TRIALS = {"paper": 4, "beyond": 8, "beyond/features": 25, "silos": 20, "silos/alpha": 4, "silos/alpha-mean": 4}
+TRIALS |= {"paper/user/heterogeneity": 8, "paper/user/cifar10-lenet5": 4, "paper/fair": 8}
 TRIALS["beyond/features/cifar10-1000/without-privacy"] = 5  # there is no clip to try
 TUNED = {
     "beyond": {"privacy": {"clip"}},
+    "paper/user": {"train": {"learning_rate", "server_learning_rate"}, "method": {"strength", "ratio", "interval"}},
+    "paper/fair": {"train": {"learning_rate"}, "method": {"strength", "ratio", "interval", "restart"}},
     "silos": {"method": {"alpha", "head_learning_rate", "home_rounds", "personal_learning_rate", "strength"}},
 }
-"""What else was tuned, by the first part of a cell's name."""
+"""What else was tuned, by the first part of a cell's name, or by two."""
 
 
 @pytest.fixture
@@ -49,7 +52,8 @@ LENET5 = "paper/table1/cifar10-lenet5/sigma"
 
 def test_what_the_pages_say_in_words_follows_from_the_numbers(results: ModuleType) -> None:
     cells, paper = results.load(), results.ACCURACY
-    both = {name: found for name, found in cells.items() if name in paper}
+    thrice = ("paper/heterogeneity/", "paper/table1/cifar10-lenet5/")  # the tables of which the words speak
+    both = {name: found for name, found in cells.items() if name in paper and name.startswith(thrice)}
     compare = importlib.import_module("runs_found").compare
 
     def against_udp(name: str) -> str:
@@ -149,16 +153,20 @@ def test_what_they_say_of_restarts_follows_too(results: ModuleType) -> None:
         assert bare > width and abs(bare - mean) < 0.1, "the restart's lead, not the smoothing's"
         mean, width = reproduces.lead(cells, sigma, "stored", "0.01")
         assert mean < -width, "gone"
+        last_udp = cells[f"modes/cifar10-mlp/sigma-{sigma}/udp-fedavg,train.learning_rate=0.1"].percent("last")
+        best_fedceo = cells[f"modes/cifar10-mlp/sigma-{sigma}/stored,train.learning_rate=0.1"].percent("best")
+        assert abs(statistics.fmean(last_udp) - udp) < 0.75 and abs(statistics.fmean(best_fedceo) - fedceo) < 0.75
         lenet5 = cells[f"modes/cifar10-lenet5/sigma-{sigma}/stored,train.learning_rate=0.1"]
         of_paper = paper[f"{LENET5}-{sigma}/fedceo"]
-        assert list(lenet5.by_seed("last")) == [0] and lenet5.percent("best")[0] < of_paper - 3, "not out"
+        assert max(lenet5.percent("best")) < of_paper - 3, "not out"
 
 
-@pytest.mark.parametrize("kind", ["", ".finalists"])
+@pytest.mark.parametrize("kind", ["", ".finalists", ".whole"])
 def test_every_run_is_of_the_cell_of_its_name(results: ModuleType, kind: str) -> None:
     cells = find_experiments(ROOT / "experiments", [])
     for name, found in results.load(kind).items():
-        otherwise = RUN_OTHERWISE | TUNED.get(name.partition("/")[0], {})
+        parts = [name.partition("/")[0], "/".join(name.split("/")[:2])]
+        otherwise = RUN_OTHERWISE | next((TUNED[part] for part in reversed(parts) if part in TUNED), {})
         exclude: Any = {part: True if fields is ... else fields for part, fields in otherwise.items()}
         cell = cells[name.partition(",")[0]]  # behind a comma stands what --grid has changed
         file = cell.model_dump(exclude=exclude, exclude_none=True)
@@ -172,8 +180,8 @@ def test_every_run_is_of_the_cell_of_its_name(results: ModuleType, kind: str) ->
 @pytest.mark.parametrize("kind", ["", ".finalists"])
 def test_what_was_tuned_is_what_the_trials_favour(results: ModuleType, kind: str) -> None:
     for name, found in results.load(kind).items():
-        if name.startswith("modes/"):
-            continue  # both rates are shown there, none is chosen
+        if name.startswith(("modes/", "paper/runtime/", "paper/intervals/")) or "/literal/" in name:
+            continue  # nothing is chosen there
         folders = [parent.as_posix() for parent in Path(name).parents]
         folder = next(f for f in folders if (ROOT / "results" / f"{f}{kind}.trials.json").exists())
         trials = json.loads((ROOT / "results" / f"{folder}{kind}.trials.json").read_text())

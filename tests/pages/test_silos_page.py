@@ -84,6 +84,7 @@ def test_tables_give_intervals_differences_and_what_is_lacking(page: ModuleType)
     width = 4.3027 / math.sqrt(3)  # Student's t with two degrees of freedom, deviation 1 point
     assert f"| FedCEO, damp, mean of rounds | 58.0 ± {width:.1f} |" in text and "| alone | 48.0 ± 2.5 |" in text
     assert "| FedAvg, one model | 50.0 (one seed) |" in text and "| alone | +10.00 ± 0.00 |" in text
+    assert "The nearest rival: FedAvg, one model, 8.0 points behind (dirichlet-1)." in text
     assert "Not run: 217 of 220 cells" in text and "epsilon-1/*/iid" in text
     assert "| alone | 1 | 0 | 0 |" in page.summary(cells)
 
@@ -132,7 +133,7 @@ def test_a_cell_is_tuned_on_one_seed_and_measured_on_others(measure: ModuleType,
     part = ROOT / "experiments" / "parts" / "silos.toml"
     file.write_text(
         f'extends = ["{part}"]\n[data]\nname = "digits"\nclients = 5\n[model]\nname = "logistic"\n[cohort]\nsize = 5\n'
-        "[train]\nrounds = 2\n[evaluation]\nevery = 2\n"
+        "[train]\nrounds = 2\n[evaluation]\nevery = 1\n"
     )
     grid = ["train.learning_rate=[1e-6, 0.5]"]
     cell, entries, trials = measure.measure(file, "epsilon-8/local", [], grid, [1, 2, 3], deadline=float("inf"))
@@ -141,4 +142,5 @@ def test_a_cell_is_tuned_on_one_seed_and_measured_on_others(measure: ModuleType,
     assert trials[0]["validation_accuracy"] < trials[1]["validation_accuracy"]
     assert {entry["experiment"]["train"]["learning_rate"] for entry in entries} == {0.5}
     assert json.dumps(entries), "fit for a results file"
+    assert all(entry["curves"]["round"] == [1, 2] for entry in entries), "trials alone are measured at their end alone"
     assert measure.measure(file, cell, [], grid, [1], deadline=0.0) is None, "nothing is begun after the deadline"

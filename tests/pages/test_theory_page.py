@@ -130,3 +130,32 @@ def test_points_on_the_floor_do_not_count(theory: Any) -> None:
     values = {16.0: [1.0, 1.2], 64.0: [4.0, 4.4], 256.0: [-1.0, 9.0]}
     assert list(slopes.above_floor(values, {16.0: 0.9, 64.0: 0.9, 256.0: 0.0})) == [64.0]
     assert slopes.fit({16.0: [1.0, 2.0], 64.0: [2.0, 3.0]}) is None, "two points are no line"
+
+
+def test_the_constants_of_the_bound_are_those_of_the_losses(theory: Any) -> None:
+    bound, problem = theory("bound"), theory("problem").make_problem(8, 128, seed=1)
+    basis, weights = theory("problem").contrast_basis(), 0.3 * torch.randn(4, 8, dtype=torch.float64)
+
+    def client_loss(weights: Tensor, client: int) -> Tensor:
+        return torch.nn.functional.cross_entropy(problem.points @ weights.T @ basis.T, problem.labels[client])
+
+    found = bound.gradients(problem, weights)
+    for client in (0, 77):
+        torch.testing.assert_close(found[client], torch.func.grad(client_loss)(weights, client))
+    rows = bound.gradients(problem, weights, weights[None] - 0.5 * found)
+    torch.testing.assert_close(rows[77], torch.func.grad(client_loss)(weights - 0.5 * found[77], 77))
+    hessian = torch.func.jacrev(torch.func.grad(client_loss))(weights, 0).reshape(32, 32)
+    ends = torch.linalg.eigvalsh(hessian)
+    curved = bound.curvatures(problem, weights)
+    assert (float(curved.min()), float(curved.max())) == pytest.approx((float(ends[0]), float(ends[-1])))
+
+
+def test_the_bound_is_the_theorems_and_says_nothing_without_a_positive_m(theory: Any) -> None:
+    bound, measure = theory("bound"), theory("measure")
+    cell = measure.Cell("fedceo-theorem", 64, 128, 128, 1.0)
+    kind = bound.kindest(2.0, 1.0)
+    m = 1 - 0.5 - (2**0.5 * 3 / 128**0.5 + 2 / 128)
+    assert kind.m(1.0, 128) == pytest.approx(m)
+    assert kind.bound(cell, 1.0) == pytest.approx(2**0.5 * 2 / 128 * (2 * 10 + 16) / (2 * m))
+    assert bound.kindest(2.0, 0.5).bound(cell, 0.5) is None, "gamma is 1/2 there"
+    assert bound.Constants(0.9, 2.0, 1.1, 2.0, 0.0).bound(cell, 1.0) is None

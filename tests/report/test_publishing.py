@@ -130,6 +130,10 @@ def test_every_name_of_the_paper_is_drawn(runs: Path, tmp_path: Path) -> None:
         by_name.draw("attack", by_name.Wanted(one))
     with pytest.raises(UsageError, match="--measure: 'P', expected one of G, P-loc"):
         by_name.draw("accuracy", by_name.Wanted(one, measure="P"))
+    tenth = by_name.draw("accuracy", by_name.Wanted(one, measure="worst")).data
+    (mean,) = (values for name, values in tenth.items() if name.endswith("/mean"))
+    measured = [100 * record[key] for record in one[0].history if (key := "distribution_accuracy_worst") in record]
+    assert mean.tolist() == pytest.approx(measured) and len(measured), "the worst tenth of clients, by P-dist"
 
 
 def test_attacks_are_drawn_from_their_files(runs: Path, tmp_path: Path) -> None:

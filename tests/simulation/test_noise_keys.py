@@ -70,7 +70,7 @@ OTHER_RUNS: dict[str, dict[str, Any]] = {
     "clip": changed(privacy={"clip": 0.9}),
     "method": TABLE | {"method": {"name": "fedavg"}},
     "setting": changed(method={"strength": 6.0}),
-    "later setting": changed(method={"alpha": 0.4}),
+    "later setting": changed(method={"filter": "spare-mean"}),
     "learning rate": changed(train={"learning_rate": 0.2}),
     "rounds": changed(train={"rounds": 13}),
     "partition": changed(data={"partition": "shards"}),

@@ -43,6 +43,14 @@ def test_a_model_that_was_just_smoothed_is_not_shown_alone() -> None:
     assert "last_unsmoothed" not in fedceo.run(TABLE | {"method": {"name": "fedavg"}}).result["accuracy"]
 
 
+def test_a_round_before_a_smoothing_can_be_measured_besides() -> None:
+    plain = fedceo.run(changed(method={"interval": 3}))
+    also = fedceo.run(changed(method={"interval": 3}, evaluation={"every": 3, "also_at": [11]}))
+    assert [r["round"] for r in also.history if "test_accuracy" in r] == [3, 6, 9, 11, 12]
+    assert also.result["accuracy"]["last_unsmoothed_round"] == 11
+    assert same_weights(plain, also), "a look changes nothing"
+
+
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_same_seed_same_result(engine: str) -> None:
     table = changed(train={"engine": engine, "rounds": 4})

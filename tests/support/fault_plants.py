@@ -23,7 +23,6 @@ from fedceo.methods.scaffold import Scaffold
 from fedceo.simulation.round import Collected, LocalCohort
 from fedceo.simulation.rounds import Simulation
 from fedceo.tensors.weights import Weights
-from fedceo.training.context import TrainingContext
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import Work
 
@@ -262,13 +261,13 @@ def bare_training(stack: ExitStack) -> None:
     """The local training of client 37 draws no noise."""
 
     def made(right: Any) -> Any:
-        def generators(self: TrainingContext, clients: Any, round_: int, work: Work) -> list[Any]:
-            each = zip(clients, right(self, clients, round_, work), strict=True)
-            return [Silence() if client == 37 else found for client, found in each]
+        def generator(self: Schedule, purpose: str, round_: int = 0, client: int = 0) -> Any:
+            silent = purpose == "record noise" and client == 37
+            return Silence() if silent else right(self, purpose, round_, client)
 
-        return generators
+        return generator
 
-    patched(stack, TrainingContext, "noise_generators", made)
+    patched(stack, Schedule, "generator", made)
 
 
 def bare_head(right: Any) -> Any:

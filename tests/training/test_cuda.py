@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
+from fedceo.simulation.evaluation import Evaluator
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.chain import Chain, read_chain
 from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
+from fedceo.training.draws import HAS_TRITON
 from fedceo.training.loop import LoopTrainer
-from fedceo.training.noise import HAS_TRITON, RecordNoise
+from fedceo.training.noise import RecordNoise
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.gpu_training import RECORD, SIZES, apart, context, make, near, starts
@@ -230,20 +232,20 @@ def test_noise_has_the_size_asked_and_never_comes_twice(which: str) -> None:
     assert (torch.corrcoef(draws).fill_diagonal_(0).abs() < 5 / entries**0.5).all()
 
 
+def philox(key: int, block: int, step: int) -> list[int]:
+    """The four words of Philox 4x32-10."""
+    k, c, low = [key % 2**32, key >> 32], [block, step, 0, 0], 2**32 - 1
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
+        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
+    return c
+
+
 def test_noise_is_philox_and_box_muller() -> None:
     """Against Philox 4x32-10 written out, for some entries of two clients and two steps."""
-
-    def philox(key: int, block: int, step: int) -> list[int]:
-        k, c, low = [key % 2**32, key >> 32], [block, step, 0, 0], 2**32 - 1
-        for _ in range(10):
-            a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-            c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
-            k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
-        return c
-
     assert philox(0, 0, 0)[0] == 0x6627E8D5  # the published test vector
-    generators = [Schedule(1).generator("record noise", 3, client) for client in (4, 9)]
-    noise = RecordNoise(generators, torch.device("cuda"), torch.float32)
+    noise = RecordNoise([(Schedule(1), 3, [4, 9])], torch.device("cuda"), torch.float32)
     assert noise.keys is not None
     for step in (0, 7):
         drawn = noise.draw(step, 5000).cpu()
@@ -253,6 +255,37 @@ def test_noise_is_philox_and_box_muller() -> None:
             u, v = ((words[part // 2 * 2] + 0.5) / 2**32, words[part // 2 * 2 + 1] / 2**32)
             expected = np.sqrt(-2 * np.log(u)) * (np.sin if part % 2 else np.cos)(2 * np.pi * v)
             assert float(drawn[k, entry]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_numbers_and_masks_of_clients_are_those_of_philox() -> None:
+    """Whoever asks: a kernel that draws many clients' at once, or one mask."""
+    from fedceo.training.cuda.draws import fill_masks, fill_numbers
+
+    keys = torch.tensor([12345678901234567, 2**62 + 99]).cuda()
+    drawn, first = fill_numbers(keys, [2500, 37]).tolist(), 0
+    for key, count in zip(keys.tolist(), (2500, 37), strict=True):
+        for i in (0, 1, 2, 36, count - 1):
+            words = philox(key, i // 2, 0)[i % 2 * 2 :]
+            assert drawn[first + i] == (words[0] << 32 | words[1]) >> 1
+        first += count
+    masks = fill_masks(keys[:1], (3, 8), (64,), 0.75)
+    for step, entry in ((0, 0), (2, 70), (1, 511)):
+        kept = philox(int(keys[0]), entry, step)[0] >> 8 < 0.75 * 2**24
+        assert float(masks[step].flatten()[entry]) == pytest.approx(1 / 0.75 if kept else 0.0)
+
+
+@pytest.mark.parametrize("which", ["lenet5", "mlp"])
+def test_own_models_measured_together_are_those_measured_alone(which: str) -> None:
+    model = make(which)
+    here = context(model)
+    evaluator = Evaluator(model, here.federation, here.device, here.dtype)
+    spread = {name: w + 0.05 * torch.randn_like(w) for name, w in starts(model, 5).items()}
+    models = [(k, {name: w[k] for name, w in spread.items()}) for k in range(5)]
+    x, y = here.federation.x.cuda(), here.federation.y.cuda()
+    together = dict(evaluator._hits(models, x, y))
+    for k, weights in models:
+        alone = evaluator._run(weights, x, y)[0]
+        assert (together[k] != alone).float().mean() < 0.02, "near ties may fall the other way"
 
 
 def test_a_bad_record_switches_no_noise_off() -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedceo.training.batched.cohort import Call, Cohort, Share
+from fedceo.training.batched.cohort import Call, Cohort
 from fedceo.training.batched.joining import Seat, find_seat
 from fedceo.training.batched.trainer import BatchedTrainer
-from fedceo.training.noise import HAS_TRITON
+from fedceo.training.draws import HAS_TRITON
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.gpu_training import RECORD, apart, context, make, near, starts
@@ -43,18 +43,22 @@ def test_joined_runs_end_where_each_ends_alone(which: str, record: RecordPrivacy
 def test_a_kernel_gathers_what_indexing_gives(which: str) -> None:
     """Records, labels, counts and masks of every step of a padded cohort, to the last bit."""
     here, work = context(make(which)), Work(1, 32, 0.1, record=RECORD)
-    share = Share(work, starts(here.model, 3), here.plans([0, 2, 3], 1, work), [1.0] * 3)
-    cohort = Cohort.of([share], here)
+    clients, trainer = [0, 2, 3], BatchedTrainer(here)
+    cohort = Cohort.of([trainer._share(Call(here, starts(here.model, 3), clients, 1, work))], here)
+    plans = [here.plan(client, 1, work) for client in clients]
     for step in range(cohort.longest):
         cohort.step.fill_(step)
         batch = cohort.batch(here)
         x, labels = here.records(cohort.batches[step])
         assert torch.equal(batch.x, x) and torch.equal(batch.labels, labels)
         assert torch.equal(batch.counts, cohort.counts[step])
-        if cohort.masks is None:
-            assert batch.mask is None
-        else:
-            assert batch.mask is not None and torch.equal(batch.mask, cohort.masks[step])
+        for k, (indices, masks) in enumerate(plans):
+            real = indices[step][indices[step] >= 0] if step < len(indices) else indices[0][:0]
+            assert torch.equal(cohort.batches[step, k, : len(real)], real) and int(batch.counts[k]) == len(real)
+            if masks is None or step >= len(masks):
+                continue
+            assert batch.mask is not None and torch.equal(batch.mask[k, : masks.shape[1]], masks[step])
+        assert (batch.mask is None) == (which != "mlp")
 
 
 @pytest.mark.parametrize("record", [None, RECORD], ids=["plain", "record"])

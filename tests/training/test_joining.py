@@ -114,6 +114,36 @@ def test_runs_of_one_data_set_share_their_records(everywhere: None) -> None:
     assert beside.context.schedule == Schedule(1) and beside.context.federation is second.context.federation
 
 
+@pytest.mark.parametrize("randomness", ["seeded", "system"])
+def test_runs_of_one_seed_on_one_federation_draw_their_batches_once(everywhere: None, randomness: str) -> None:
+    """Unless the operating system draws them, which no two runs may share."""
+    first = context(0)
+    first = replace(first, schedule=Schedule(0, randomness))
+    alike = replace(first, schedule=Schedule(0, randomness, noise_key="5"), planned={})
+    other = replace(first, schedule=Schedule(1, randomness), planned={})
+    seats: list[Seat] = []
+    for each in (first, alike, other):
+        seats.append(find_seat(BatchedTrainer(each), each, seats))
+    plans = [seat.context.batches([0, 2], 3, Work(2, 4, 0.1)) for seat in seats]
+    assert (plans[0] is plans[1]) == (randomness == "seeded")
+    assert not torch.equal(plans[0][0], plans[2][0])
+    again = seats[0].context.batches([0, 2], 4, Work(2, 4, 0.1))
+    assert not torch.equal(plans[0][0], again[0]), "another round has others"
+    assert seats[0].context.batches([2], 3, Work(2, 4, 0.1))[0].shape == plans[0][1].shape
+    works = [Work(2, 4, 0.1), Work(2, 5, 0.1), Work(1, 4, 0.1), Work(2, 4, 0.1, steps=1), Work(2, 4, 0.1, phase=1)]
+    works.append(Work(2, 4, 0.1, record=RecordPrivacy(1.0, 1.0)))
+    for work in works:
+        found, fresh = seats[0].context.batches([0, 2], 3, work), replace(first, planned={}).batches([0, 2], 3, work)
+        same = all(torch.equal(a, b) for a, b in zip(found, fresh, strict=True))
+        assert same or randomness == "system"
+
+
+def test_rows_that_share_their_batches_are_filled_as_if_each_had_its_own() -> None:
+    tensors = [torch.arange(6).view(2, 3), torch.arange(4).view(4, 1)]
+    shared = [tensors[0], tensors[1], tensors[0]]
+    assert torch.equal(cohort.pad(shared, -1, (4, 2), 5), cohort.pad([t.clone() for t in shared], -1, (4, 2), 5))
+
+
 @pytest.mark.parametrize("differs", ["records", "labels", "scale", "precision", "layers", "shapes"])
 def test_runs_that_differ_sit_apart(differs: str, everywhere: None) -> None:
     here = context(1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedceo.training.draws import DeviceDraws
-from fedceo.training.schedule import PURPOSES, Schedule
+from fedceo.training.schedule import PURPOSES, Schedule, splitmix64
 
 seeds = st.integers(0, 2**40)
 
@@ -83,6 +83,22 @@ def test_streams_are_those_of_numpy_for_the_same_numbers(numbers: list[int]) -> 
     assert found.bit_generator.state == expected.bit_generator.state
 
 
+@given(seeds, st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5), st.integers(0, 2**40), st.booleans())
+def test_keys_of_many_clients_are_those_of_each(seed: int, clients: list[int], round_: int, keyed: bool) -> None:
+    schedule = Schedule(seed, noise_key="ab" * 32 if keyed else "")
+    found = schedule.keys("record noise", round_, clients).tolist()
+    assert found == [int(schedule.keys("record noise", round_, [client])[0]) for client in clients]
+    assert len({*found}) == len({*clients}) and min(found) >= 0
+    assert found != schedule.keys("record noise", round_ + 1, clients).tolist()
+    assert (found == Schedule(seed).keys("record noise", round_, clients).tolist()) is not keyed
+
+
+def test_keys_are_those_of_splitmix64() -> None:
+    """The first numbers of the published generator for the seed 1234567."""
+    found = splitmix64(np.array([1234567], np.uint64), np.arange(3, dtype=np.uint64))
+    assert found.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
 def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:
     answers = {
         tuple(batches_of(seed, True, "batches", t, client, 20, 1, 20).flatten().tolist())
@@ -102,17 +118,18 @@ def test_draws_on_a_device_follow_from_seed_round_and_client() -> None:
 def test_clients_drawn_together_get_what_each_gets_alone(
     seed: int, clients: list[tuple[int, int]], epochs: int
 ) -> None:
-    """To the last number, in rows no wider than its own largest batch: the loop asks client by client."""
+    """To the last number, with filling up to the largest batch of all: the loop asks client by client."""
     numbers, records, sizes = range(3, 3 + len(clients)), *map(list, zip(*clients, strict=True))
     for kind in ("batches", "poisson_batches"):
         together = getattr(on_a_device(seed), kind)(2, numbers, records, epochs, sizes)
         for number, (n, size), found in zip(numbers, clients, together, strict=True):
-            assert torch.equal(found, batches_of(seed, True, kind, 2, number, n, epochs, size))
+            alone = batches_of(seed, True, kind, 2, number, n, epochs, size)
+            assert torch.equal(found[:, : alone.shape[1]], alone) and (found[:, alone.shape[1] :] == -1).all()
             assert len(found) == epochs * -(-n // size)
             filled = found >= 0
             assert int(found.max()) < n and torch.equal(filled.long().cummin(1).values, filled.long())
             if kind == "poisson_batches":
-                assert found.shape[1] == max(1, int(filled.sum(1).max()))
+                assert alone.shape[1] == max(1, int(filled.sum(1).max()))
                 assert all(row[row >= 0].tolist() == sorted(set(row[row >= 0].tolist())) for row in found)
 
 

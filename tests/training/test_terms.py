@@ -54,8 +54,8 @@ def starts(here: TrainingContext) -> dict[str, Tensor]:
 
 
 def cohort_of(here: TrainingContext, work: Work) -> Cohort:
-    plans = [here.plan(client, 1, work) for client in range(len(SIZES))]
-    return Cohort.of([Share(work, starts(here), plans, [2.0] * len(SIZES))], here)
+    batches = here.batches(range(len(SIZES)), 1, work)
+    return Cohort.of([Share(work, starts(here), batches, [2.0] * len(SIZES))], here)
 
 
 def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:

@@ -13,8 +13,8 @@ from fedceo.training.batched import step
 from fedceo.training.batched.cohort import Cohort, Share
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
+from fedceo.training.draws import HAS_TRITON
 from fedceo.training.loop import LoopTrainer
-from fedceo.training.noise import HAS_TRITON
 from fedceo.training.schedule import Schedule
 from fedceo.training.terms import ascent
 from fedceo.training.work import ALL_RECORDS, RecordPrivacy, Work
@@ -118,8 +118,8 @@ def test_only_clients_with_a_gradient_ascend(record: RecordPrivacy | None) -> No
     context = TrainingContext(SmallConv(), federation(), Schedule(3), torch.device("cpu"), torch.float32)
     work = replace(PLAIN, ascent=0.3, record=record)
     starts = {name: w.expand(2, *w.shape) for name, w in parameters_of(context.model).items()}
-    plans = [context.plan(k, 1, work) for k in (0, 1)]
-    cohort = Cohort.of([Share(work, starts, plans, [1.0, 1.0])], context)
+    batches = context.batches((0, 1), 1, work)
+    cohort = Cohort.of([Share(work, starts, batches, [1.0, 1.0])], context)
     uphill = cohort.gradients if record is None else cohort.noised
     assert uphill is not None
     uphill[0], uphill[1, : cohort.size] = 0.0, 2.0

@@ -2,12 +2,44 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from runs_found import Found, cells_in, chosen, difference, markdown, shown, spread, trials_of
 
 FOLDERS = {
     "beyond/features/cifar10-1000": "CIFAR-10, N = 1,000 clients by Dirichlet(0.5) over labels, K = 100",
+    "beyond/features/cifar10-10000": "CIFAR-10, N = 10,000 clients of 45 records, K = 1,000",
     "beyond/features/femnist-1000": "FEMNIST, N = 1,000 clients of 60 records, K = 100",
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A setting that others publish: what they say of it, and the epsilon that they give it; None: they give none."""
+
+    words: str
+    epsilon: float | None = None
+
+
+FEDSAM_EPSILON = 9.94
+"""What the program of DP-FedSAM's authors gives for its setting, at delta = 5e-3; a test computes it again."""
+PUBLISHED = {
+    "beyond/features/cifar10-500": Published(
+        "CIFAR-10, N = 500 by Dirichlet(0.6), q = 0.1, T = 300, sigma = 0.95: DP-FedSAM (Shi et al. 2023), whose "
+        "program takes delta = 5e-3, more than 1/N, at which publishing one client in N outright would pass",
+        FEDSAM_EPSILON,
+    ),
+    "beyond/features/cifar10-pfl/as-simulated": Published(
+        "CIFAR-10, iid, 50 records a user, T = 1,500: pfl-research's benchmark as it is run, 50 of 1,000 users a "
+        "round, with the noise that cohorts of 1,000 out of a million users would need",
+        2.0,
+    ),
+    "beyond/features/cifar10-pfl/as-claimed": Published(
+        "the same with the users that its epsilon speaks of: a million, of whom 1,000 are drawn a round", 2.0
+    ),
+    "beyond/features/femnist-writers": Published(
+        "FEMNIST by natural writers: the 498 of the subset at hand with 20 or more images, K = 100, T = 100"
+    ),
 }
 NAMES = {
     "fedavg": "FedAvg: features, momentum",
@@ -46,6 +78,14 @@ What someone with a thousand users may expect. The model is linear, on scatterin
 - FedCEO has no momentum, since its thresholds are of means: compare it with FedAvg without momentum.
 """
 
+PUBLISHED_HEAD = """## Settings that others publish
+
+Each with the epsilon that is published for it beside the one that the accountant here gives the same noise, for an
+outsider, at the delta of the experiment file (1e-5; for pfl 1e-6). Everything else is as above: 25 trials a row, E = 5
+(pfl: 1).
+"""
+PUBLISHED_HEADINGS = ("setting", "method", "published", "epsilon", "last", "average", "rate", "clip", "seeds")
+
 
 def section(cells: Mapping[str, Found]) -> str:
     """The section in Markdown, from the runs of each cell."""
@@ -57,10 +97,40 @@ def section(cells: Mapping[str, Found]) -> str:
         parts.append(f"## {title}\n\nExperiments in `experiments/{folder}.toml`.\n")
         if without:
             parts.append(f"FedAvg with features and momentum, without privacy: {spread(without.percent('average'))}.\n")
-        parts.append(markdown(HEADINGS, (_row(name, cells) for name in done)))
+        if done:
+            parts.append(markdown(HEADINGS, (_row(name, cells) for name in done)))
         if len(done) < len(names):
-            parts.append(f"Not run yet: the other {len(names) - len(done)} of the file's {len(names)} cells.\n")
-    return "\n".join(parts)
+            others = (
+                f"the other {len(names) - len(done)} of the file's {len(names)} cells" if done else "any of its cells"
+            )
+            parts.append(f"Not run yet: {others}.\n")
+    return "\n".join([*parts, published(cells)])
+
+
+def published(cells: Mapping[str, Found]) -> str:
+    """The part on settings that others publish."""
+    rows, idle = [], []
+    for place, setting in PUBLISHED.items():
+        names = cells_in(place)
+        done = sorted((name for name in names if name in cells), key=lambda name: -_best(cells[name]))
+        rows += [_published_row(name, setting, cells[name]) for name in done]
+        left = len(names) - len(done)
+        idle += [f"{left} of {len(names)} cells of `{place.removeprefix('beyond/features/')}`"] if left else []
+    told = [f"- `{place.removeprefix('beyond/features/')}`: {each.words}." for place, each in PUBLISHED.items()]
+    parts = [PUBLISHED_HEAD, "\n".join(told) + "\n"]
+    parts += [markdown(PUBLISHED_HEADINGS, rows)] if rows else []
+    return "\n".join(parts + ([f"Not run yet: {', '.join(idle)}.\n"] if idle else []))
+
+
+def _published_row(name: str, setting: Published, found: Found) -> Sequence[str]:
+    place, _, method = name.removeprefix("beyond/features/").rpartition("/")
+    theirs = "-" if setting.epsilon is None else f"{setting.epsilon:g}"
+    ours = found.epsilon
+    return (
+        f"`{place}`", NAMES[method], theirs, "none" if ours is None else f"{ours:.3g}", spread(found.percent("last")),
+        spread(found.percent("average")), _tuned(name, "train.learning_rate"), _tuned(name, "privacy.clip"),
+        str(len(found.done)),
+    )  # fmt: skip
 
 
 def _row(name: str, cells: Mapping[str, Found]) -> Sequence[str]:

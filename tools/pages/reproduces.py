@@ -6,6 +6,7 @@ python tools/pages/reproduces.py
 import statistics
 from collections.abc import Sequence
 
+from leads import lead as lead_of
 from paper_tables import ACCURACY, SIGMAS
 from restarts import BETWEEN, LENET5, MODES, last_and_best, late_lead, lead, less, mode_of, restarts, row_of, timed_runs
 from runs_found import FINALISTS, NAMES, ROOT, Found, difference, load, markdown, shown, spread, trials_of
@@ -53,15 +54,24 @@ Where nothing else is said it is `own`.
   paper gives no lambda for the MLP, these are LeNet-5's, and with others smoothing may do more. With any other restart
   (`own`, `mean`, `slot`) FedCEO leads by at most {most:.2f} points. Our reading: clients that start from models of
   their own, ten rounds old, average over rounds, which helps where the rate is too large.
+- **The authors' program prints the best round, and that reading fits best of all.** The MLP with iid clients, 0.1,
+  `stored`, three seeds: UDP-FedAvg's last round ({best_udp}) and FedCEO's best ({best_fedceo})
+  are all within {best_off:.1f} of the paper's six numbers
+  ({best_paper}). It sets a best round beside a last one: by the best rounds of
+  both the lead is {best_lead} points. **This was found after the fact**,
+  among several rates, restarts and rounds that were looked at: a reading that was chosen for its fit proves nothing
+  until it fits elsewhere. The same reading on LeNet-5 at 0.1, UDP-FedAvg's last and FedCEO's best:
+  {elsewhere}.
 - **At 0.01 that lead is gone**: UDP-FedAvg is above `stored` by {at_001} points, and at sigma_g = 2 smoothing
   costs {cost} points. At 0.03, which trials chose for the MLP, `stored` has not been run.
 """
 
 TAIL = """## How sure
 
-- Seeds: three for tuned numbers and for the restarts of the MLP, two for the diverging runs, one for LeNet-5 with
-  `stored` and for trials, which are 60 rounds and measured on validation records. The restarts have been run for the
-  MLP with iid clients, and `stored` for LeNet-5. AlexNet, Sentiment140, EMNIST letters and the intervals have not.
+- Seeds: three for tuned numbers and for the restarts of the MLP, two for the diverging runs, one for trials, which are
+  60 rounds and measured on validation records, and for LeNet-5 with `stored` where nothing else is said. The restarts
+  have been run for the MLP with iid clients, and `stored` for LeNet-5. Of the rest [results.md](results.md) says what
+  it lacks.
 - Each of the paper's numbers was set beside several rates, restarts and two rounds: one match within a point means
   little, a whole row at one setting more.
 - The data are the paper's for CIFAR-10; its split, cohorts drawn with replacement and random numbers are not known or
@@ -104,8 +114,47 @@ def in_short(cells: dict[str, Found]) -> str:
         added=_listed([shown(less(cells, sigma, "stored", "stored-unsmoothed", "0.1")) for sigma in SIGMAS]),
         most=max(lead(cells, sigma, mode, "0.1")[0] for sigma in SIGMAS for mode in ("own", "mean", "slot")),
         at_001=_listed([-lead(cells, sigma, "stored", "0.01")[0] for sigma in SIGMAS]),
+        **best_round(cells),
         cost=shown(less(cells, "2.0", "stored-unsmoothed", "stored", "0.01")).removeprefix("+"),
     )
+
+
+def best_round(cells: dict[str, Found]) -> dict[str, str | float]:
+    """The reading of the authors' program, which prints its best round: UDP-FedAvg's last beside FedCEO's best."""
+    udp, fedceo = ([mode_of(cells, sigma, mode, "0.1") for sigma in SIGMAS] for mode in ("udp-fedavg", "stored"))
+    ours = [statistics.fmean(each.percent("last")) for each in udp]
+    ours += [statistics.fmean(each.percent("best")) for each in fedceo]
+    paper = [ACCURACY[row_of(sigma, method)] for method in ("udp-fedavg", "fedceo") for sigma in SIGMAS]
+    leads = [difference(b.by_seed("best"), a.by_seed("best")) for a, b in zip(udp, fedceo, strict=True)]
+    return {
+        "best_udp": ", ".join(f"{value:.1f}" for value in ours[:3]),
+        "best_fedceo": ", ".join(f"{value:.1f}" for value in ours[3:]),
+        "best_off": max(abs(a - b) for a, b in zip(ours, paper, strict=True)),
+        "best_paper": ", ".join(f"{value:.2f}" for value in paper),
+        "best_lead": _listed([shown(each) for each in leads]),
+        "elsewhere": elsewhere(cells),
+    }
+
+
+def elsewhere(cells: dict[str, Found]) -> str:
+    """The same reading on LeNet-5 in words, as far as it has been run."""
+    said = []
+    for sigma in SIGMAS:
+        udp, fedceo = (LENET5.format(sigma, method) for method in ("udp-fedavg", "fedceo"))
+        stored = mode_of(cells, sigma, "stored", "0.1", "lenet5")
+        plain = cells.get(f"modes/cifar10-lenet5/sigma-{sigma}/udp-fedavg,train.learning_rate=0.1")
+        if plain is None and _rates(cells[udp]) == {0.1}:
+            plain = cells[udp]
+        last = "not run" if plain is None else spread(plain.percent("last"))
+        said.append(
+            f"sigma_g = {float(sigma):g}: {last}, paper {ACCURACY[udp]:.2f}, and {spread(stored.percent('best'))}, "
+            f"paper {ACCURACY[fedceo]:.2f}"
+        )
+    return ";\n  ".join(said)
+
+
+def _rates(found: Found) -> set[float]:
+    return {run["experiment"]["train"]["learning_rate"] for run in found.done}
 
 
 def _listed(values: Sequence[float | str]) -> str:
@@ -123,15 +172,14 @@ def every_cell(cells: dict[str, Found]) -> str:
     )
     rows = []
     for cell in ACCURACY:
-        if cell in cells and _is(cell, "fedceo"):
-            udp = cell.replace("/fedceo", "/udp-fedavg")
+        udp = cell.replace("/fedceo", "/udp-fedavg")
+        if {cell, udp} <= cells.keys() and _is(cell, "fedceo"):
             rows.append(
                 (
                     cell.removeprefix("paper/").removesuffix("/fedceo"),
                     f"{ACCURACY[udp]:.2f}", f"{ACCURACY[cell]:.2f}",
                     spread(cells[udp].percent("last")), spread(cells[cell].percent("last")),
-                    spread(cells[cell].unsmoothed()),
-                    shown(difference(cells[cell].by_seed("last"), cells[udp].by_seed("last"))),
+                    spread(cells[cell].unsmoothed()), lead_of(cells, cell, udp),
                 )
             )  # fmt: skip
     head = ("cell", "paper: UDP-FedAvg", "FedCEO", "ours: UDP-FedAvg", "FedCEO", "FedCEO, unsmoothed", "difference")
@@ -149,7 +197,7 @@ def differences(cells: dict[str, Found]) -> str:
             f"{statistics.fmean(cells[cell].percent('last')) - ACCURACY[cell]:+.1f}" if cell in cells else "-"
             for cell in found
         ]
-        rows.append((setting.removeprefix("paper/"), *off))
+        rows += [(setting.removeprefix("paper/"), *off)] if set(off) != {"-"} else []
     return said + markdown(("", *(NAMES[method] for method in methods)), rows)
 
 

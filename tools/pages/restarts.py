@@ -75,8 +75,9 @@ def restarts(cells: dict[str, Found]) -> str:
             udp, fedceo = (LENET5.format(sigma, method) for method in ("udp-fedavg", "fedceo"))
             stored = mode_of(cells, sigma, "stored", rate, "lenet5")
             other = timed.get((sigma, rate), "-")
-            columns = (f"{ACCURACY[udp]:.2f}", _of_seed_0(cells[udp], rate) or other, f"{ACCURACY[fedceo]:.2f}")
-            lenet5.append((sigma, rate, *columns, _of_seed_0(stored, rate) or "-"))
+            plain = cells.get(f"modes/cifar10-lenet5/sigma-{sigma}/udp-fedavg,train.learning_rate={rate}", cells[udp])
+            columns = (f"{ACCURACY[udp]:.2f}", _at_rate(plain, rate) or other, f"{ACCURACY[fedceo]:.2f}")
+            lenet5.append((sigma, rate, *columns, _at_rate(stored, rate) or "-"))
     head = ("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", *list(MODES)[1:])
     return "\n".join(
         [
@@ -89,7 +90,7 @@ def restarts(cells: dict[str, Found]) -> str:
             "The same, last (best); the last round has a smoothing, of which UDP-FedAvg knows nothing:",
             "",
             markdown(("sigma_g", "rate", *MODES), whole),
-            "LeNet-5 with `stored`, last (best) of one seed, beside UDP-FedAvg of that seed where it ran at that rate:",
+            "LeNet-5 with `stored`, last (best), beside UDP-FedAvg where it ran at that rate:",
             "",
             markdown(("sigma_g", "rate", "paper: UDP-FedAvg", "ours", "paper: FedCEO", "stored"), lenet5),
             "* of `benchmarks/gpu_cifar10.py`, with other records for validation. The other restarts of LeNet-5",
@@ -122,8 +123,10 @@ def last_and_best(found: Found) -> str:
     return f"{spread(found.percent('last'))} ({spread(found.percent('best'))})"
 
 
-def _of_seed_0(found: Found, rate: str) -> str:
-    """The last (best) accuracy with seed 0, or nothing for a cell that was not run at that rate."""
+def _at_rate(found: Found, rate: str) -> str:
+    """The last (best) accuracy, or nothing for a cell that was not run at that rate."""
     if {run["experiment"]["train"]["learning_rate"] for run in found.done} != {float(rate)}:
         return ""
-    return f"{found.by_seed('last')[0]:.2f} ({found.by_seed('best')[0]:.2f})"
+    if len(found.done) > 1:
+        return last_and_best(found)
+    return f"{found.percent('last')[0]:.2f} ({found.percent('best')[0]:.2f}), one seed"

@@ -6,15 +6,17 @@ results/PATH.json holds the runs of the cells of experiments/PATH.toml, results/
 rates were chosen. A cell without runs is shown as not run.
 """
 
-import json
-from collections.abc import Iterator
-
 import beyond_paper
 import features_page
+import leads
 import lenet5_remarks
 import silos_page
-from paper_tables import ACCURACY, AUTHORS_PROGRAM, HOURS, SIGMAS
+import times
+import user_level
+from not_run import lacking
+from paper_tables import ACCURACY, SIGMAS
 from runs_found import (
+    FINALISTS,
     NAMES,
     ROOT,
     Found,
@@ -22,6 +24,7 @@ from runs_found import (
     difference,
     load,
     markdown,
+    own_settings,
     rate_edge,
     shown,
     spread,
@@ -30,18 +33,35 @@ from runs_found import (
 
 TABLES = {
     "paper/heterogeneity": ("MLP on CIFAR-10, iid and two label shards a client", "Appendix C, heterogeneity"),
+    "paper/fair/heterogeneity": (
+        "MLP on CIFAR-10, FedCEO's own settings tuned too",
+        "Appendix C, heterogeneity, tuned alike: eight whole runs with seed 0 for UDP-FedAvg's rate, and as many for\n"
+        "FedCEO's rate, lambda, vartheta, I and restart together, chosen on validation records after round 300",
+    ),
+    "paper/table1/femnist-letters-mlp": (
+        "MLP on the letters of FEMNIST, in the place of EMNIST letters",
+        "Table 1 with other letters, 19,106 of FEMNIST's; the paper's numbers are of EMNIST's 145,600",
+    ),
     "paper/table1/mnist-mlp": ("MLP on MNIST, in the place of EMNIST letters", "no counterpart: the data differ"),
     "paper/table1/emnist-mlp": ("MLP on EMNIST letters", "Table 1"),
     "paper/table1/cifar10-lenet5": ("LeNet-5 on CIFAR-10", "Table 1"),
     "paper/intervals": ("FedCEO's interval, LeNet-5 on CIFAR-10", "Appendix C, intervals"),
     "paper/more/cifar10-alexnet": ("AlexNet on CIFAR-10", "Appendix C"),
     "paper/more/sent140-lstm": ("LSTM on Sentiment140, users pooled into 100 clients", "Appendix C"),
+    "paper/more/sent140-users": (
+        "LSTM on Sentiment140, each user with ten or more tweets a client",
+        "Appendix C, a second reading: 394 clients",
+    ),
 }
 """The title of each table, by its file under experiments/, and its place in the paper."""
 
-NOT_RUN = {"paper/table1/emnist-mlp": "EMNIST letters cannot be had where this was run"}
-NO_TIME = "no GPU time yet"
 FEDCEO = ("fedceo-ratio-1", "fedceo")
+BESIDE = {
+    "paper/fair/heterogeneity": "paper/heterogeneity",
+    "paper/table1/femnist-letters-mlp": "paper/table1/emnist-mlp",
+    "paper/more/sent140-users": "paper/more/sent140-lstm",
+}
+"""The tables whose numbers of the paper stand beside another reading of the same cells."""
 
 HEAD = """# Results
 
@@ -50,9 +70,10 @@ holds the experiment, seed, machine, versions and curve of every run. How to mak
 
 How to read them:
 
-- **Regime.** Every number of the paper's tables is in the regime of the authors' program: record-level DP-SGD inside
-  clients ([user level](#beyond-the-papers-setting) is further down). It protects one record, not a client, and sigma_g
-  is its noise multiplier. epsilon is per record, delta = 1e-5, over the rounds in which the most active client took
+- **Regime.** Where nothing else is said the paper's tables are in the regime of the authors' program: record-level
+  DP-SGD inside clients. The paper's text is [user level](#user-level-the-papers-letter), which stands by itself, as do
+  [many clients](#beyond-the-papers-setting). Record level protects one record, not a client, and sigma_g is its noise
+  multiplier. epsilon is per record, delta = 1e-5, over the rounds in which the most active client took
   part, against anyone, the server included; an epsilon above 20 means little. For a whole client there is no guarantee
   in this regime. CENTAUR trains its heads apart, so at the same sigma_g its epsilon is larger.
 - **Methods.** FedCEO is our reading of Algorithm 2 (`restart = "own"`): a client restarts from its smoothed model if it
@@ -86,15 +107,30 @@ How to read them:
 
 def page() -> str:
     cells = load()
-    parts = [HEAD, verdict(cells)]
+    cells = intervals_of_table_1(cells) | cells
+    parts = [HEAD, leads.section(cells), verdict(cells), user_level.section(cells)]
     for folder, (title, place) in TABLES.items():
-        parts.append(f"## {title}\n\n{place}; experiments in `experiments/{folder}.toml`.\n\n{table(folder, cells)}")
+        parts.append(f"## {title}\n\n{place};\nexperiments in `experiments/{folder}.toml`.\n\n{table(folder, cells)}")
         if folder == "paper/heterogeneity":
             parts.append(whole_runs_at_another_rate(cells))
         if folder == "paper/table1/cifar10-lenet5":
             parts.append(lenet5_remarks.section(cells))
-    parts += [times(cells), silos_page.summary(cells), features_page.section(cells), beyond_paper.section(cells)]
+    parts += [
+        times.section(cells),
+        silos_page.summary(cells),
+        features_page.section(cells),
+        beyond_paper.section(cells),
+    ]
     return "\n".join(parts)
+
+
+def intervals_of_table_1(cells: dict[str, Found]) -> dict[str, Found]:
+    """The cells of the table of intervals that are FedCEO's in Table 1, at the same rate of 0.03."""
+    same = (("1.0", 15, load(FINALISTS)), ("1.5", 10, cells), ("2.0", 10, cells))
+    return {
+        f"paper/intervals/sigma-{sigma}/interval-{interval}": found[f"paper/table1/cifar10-lenet5/sigma-{sigma}/fedceo"]
+        for sigma, interval, found in same
+    }
 
 
 def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
@@ -119,20 +155,24 @@ def whole_runs_at_another_rate(cells: dict[str, Found]) -> str:
 def table(folder: str, cells: dict[str, Found]) -> str:
     names = cells_in(folder)
     if not any(name in cells for name in names):
-        return f"Not run ({len(names)} cells): {NOT_RUN.get(folder, NO_TIME)}.\n"
+        return lacking(folder, cells)
     head = ("setting", "method", "paper", "last", "best", "unsmoothed", "P-loc", "rate", "epsilon")
-    return markdown(head, (_row(folder, name, cells) for name in names))
+    rows = markdown(head, (_row(folder, name, cells) for name in names))
+    return "\n".join(filter(None, [rows, lacking(folder, cells)]))
 
 
 def _row(folder: str, name: str, cells: dict[str, Found]) -> tuple[str, ...]:
     setting, _, method = name.removeprefix(folder).strip("/").rpartition("/")
-    paper = f"{ACCURACY[name]:.2f}" if name in ACCURACY else "-"
-    return setting or "-", NAMES.get(method, method), paper, *ours(cells.get(name), rate_edge(name))
+    beside = name.replace(folder, BESIDE.get(folder, folder))
+    paper = f"{ACCURACY[beside]:.2f}" if beside in ACCURACY else "-"
+    found = cells.get(name)
+    tuned = own_settings(found) if folder == "paper/fair/heterogeneity" and method == "fedceo" else rate_edge(name)
+    return setting or "-", NAMES.get(method, method), paper, *ours(found, tuned)
 
 
 def ours(found: Found | None, edge: str) -> tuple[str, ...]:
     if found is None or not found.runs:
-        return (f"not run: {NO_TIME}", *[""] * 5)
+        return ("not run", *[""] * 5)
     if not found.done:
         return (f"all {found.failed} failed: {found.runs[0]['error']}", *[""] * 5)
     last = spread(found.percent("last"))
@@ -204,42 +244,8 @@ def verdict(cells: dict[str, Found]) -> str:
 
 
 def _against_udp(cells: dict[str, Found], setting: str, method: str) -> str:
-    if f"{setting}/{method}" not in cells:
-        return "-"
-    return shown(difference(*(cells[f"{setting}/{each}"].by_seed("last") for each in (method, "udp-fedavg"))))
-
-
-TIMES = """## Time
-
-300 rounds with evaluation every 5. Paper: one RTX 4090. Ours: alone on one {machine}
-(`benchmarks/gpu_cifar10.py`), or, after <, the quickest run in `results/`, which shared the GPU with others
-and was evaluated every 5 or 10. The authors' program: 300 times a round that was
-timed once on the same kind of GPU.
-
-"""
-
-
-def times(cells: dict[str, Found]) -> str:
-    """The paper's hours and our seconds, from the benchmark that ran each alone on the machine."""
-    measured = json.loads((ROOT / "benchmarks" / "results" / "cifar10-h200.json").read_text())
-    alone = {row["run"].partition(",")[0]: row["seconds"] for row in measured["rows"] if row["seconds"]}
-
-    def seconds(setting: str, method: str) -> str:
-        if not setting.startswith("CIFAR"):
-            return "not run"
-        found = alone.get(method.replace("udp-fedavg", "UDP-FedAvg").replace("fedceo", "FedCEO"))
-        names = (f"paper/table1/cifar10-lenet5/sigma-{sigma}/{method}" for sigma in SIGMAS)
-        shared = [run["result"]["seconds"] for name in names if name in cells for run in cells[name].done]
-        return f"{found:.1f}" if found else f"< {min(shared):.0f}"
-
-    def rows() -> Iterator[tuple[str, ...]]:
-        for setting, hours in HOURS.items():
-            for method, paper in hours.items():
-                theirs = AUTHORS_PROGRAM.get((setting, method), "not run")
-                yield setting, NAMES[method], paper, theirs, seconds(setting, method)
-
-    head = ("", "method", "paper, hours", "authors' program, hours", "ours, seconds")
-    return TIMES.format(machine=measured["machine"]) + markdown(head, rows())
+    name = f"{setting}/{method}"
+    return leads.lead(cells, name, f"{setting}/udp-fedavg") if name in cells else "-"
 
 
 if __name__ == "__main__":

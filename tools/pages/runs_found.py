@@ -146,14 +146,29 @@ def compare(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float]:
-    """The mean difference of runs with the same seed, and half the width of its 95 % interval (Student's t)."""
+    """The mean difference of runs with the same seed, and half the width of its 95 % interval (Student's t).
+
+    One seed says nothing of that width: it is infinite.
+    """
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    if len(differences) == 1:
+        return differences[0], math.inf
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences), float(stats.t.ppf(0.975, len(differences) - 1)) * error
 
 
 def shown(difference: tuple[float, float]) -> str:
-    return f"{difference[0]:+.2f} ± {difference[1]:.2f}"
+    mean, width = difference
+    return f"{mean:+.2f} (one seed)" if math.isinf(width) else f"{mean:+.2f} ± {width:.2f}"
+
+
+def own_settings(found: Found | None) -> str:
+    """FedCEO's own settings in the words that follow a rate; "" where nothing was run."""
+    if found is None or not found.done:
+        return ""
+    method = found.done[0]["experiment"]["method"]
+    numbers = f"lambda {method['strength']:g}, vartheta {method['ratio']:g}, I {method['interval']}"
+    return f"; {numbers}, {method['restart']}"
 
 
 def rate_edge(name: str) -> str:

@@ -116,6 +116,7 @@ def _table(table: str, cells: Cells) -> str:
         rivals = [m for m in NAMES if m != OURS]
         rows = ((NAMES[m], *(_lead(cells, table, epsilon, m, p) for p in measured)) for m in rivals)
         parts.append("Differences of runs with the same seed, in points of P-dist:\n\n" + markdown(head, rows))
+        parts += _nearest(cells, table, epsilon, measured)
     if lacking:
         parts.append(f"Not run: {len(lacking)} of {len(names)} cells ({_listed(table, lacking)}).\n")
     return "\n".join([_chosen(table, names, cells), *parts])
@@ -164,6 +165,22 @@ def _lead(cells: Cells, table: str, epsilon: str, rival: str, partition: str) ->
     if len(both) < 2 or len(both[0].keys() & both[1].keys()) < 2:
         return "-"
     return shown(difference(*both))
+
+
+def _nearest(cells: Cells, table: str, epsilon: str, partitions: Sequence[str]) -> Iterator[str]:
+    """A line that names the rival with the highest P-dist in each setting, and by how much it is behind or ahead."""
+    said = []
+    for partition in partitions:
+        means = {m: mean_of(cells.get(place(table, epsilon, m, partition))) for m in NAMES}
+        rivals = {m: mean for m, mean in means.items() if mean is not None and not m.startswith("fedceo")}
+        ours = means[OURS]
+        if ours is not None and rivals:
+            best = max(rivals, key=rivals.__getitem__)
+            lead = ours - rivals[best]
+            words = f"{abs(lead):.1f} points {'behind' if lead >= 0 else 'ahead'}"
+            said.append(f"{NAMES[best]}, {words} ({partition or 'writers'})")
+    if said:
+        yield f"The nearest rival: {'; '.join(said)}.\n"
 
 
 def _chosen(table: str, names: Sequence[str], cells: Cells) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bound import section
 from figure import draw
 from measure import METHODS, RATE, RESULT, SWEEPS, Cell, cells_of, floor_of
 from problem import OUTPUTS, make_problem
@@ -128,7 +129,7 @@ def numbers() -> dict[str, str]:
     noisy = [r for (sweep, x), r in schedule.items() if sweep in at_sigma_2 or (sweep, x) == ("sigma", 2)]
     noisy += [r for (sweep, x), r in schedule.items() if sweep == "d" and x >= 128]
     about = result()["about"]
-    return {
+    return section()[1] | {
         "schedule_good": f"{min(noisy):.2f} to {max(noisy):.2f}",
         "schedule_bad": f"{max(schedule.values()):.0f}",
         "udp_d": slope("d", "udp-fedavg"),
@@ -173,7 +174,7 @@ def page() -> str:
     parts.append("## The numbers\n\nMean epsilon_u over the seeds; in brackets what is left of it without noise.\n")
     for sweep in SWEEPS:
         parts.append(f"### {TITLES[sweep]}\n\n{number_table(sweep)}")
-    return "\n".join([*parts, TAIL.format_map(numbers())])
+    return "\n".join([*parts, section()[0] + TAIL.format_map(numbers())])
 
 
 def write() -> None:

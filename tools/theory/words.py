@@ -61,6 +61,8 @@ on a federation whose minimum is known. Written by `tools/theory/page.py` from `
 - **Restart own or mean makes no difference to epsilon_u** ({gap} % at most) but all the difference to privacy: at
   N = K = 128 an outsider's epsilon_p is {mean_epsilon} with mean and {own_epsilon} with own, since personal models come
   from single uploads. Local steps are nearly affine here, and the mean of affine steps is the step of the mean.
+- **The utility bound itself says nothing here, or little**: with the constants that runs meet its m is negative, and
+  with the kindest that there are it is [{bound_least} to {bound_most} times](#the-bound-as-a-number) what is measured.
 
 Confidence: intervals are 95 %, Student's t over {seeds} seeds (problem, noise and cohorts drawn anew), of the slope
 over the points listed; they do not cover that a curve is no straight line. An exponent of 1 in d for UDP-FedAvg also

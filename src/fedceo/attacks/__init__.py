@@ -7,7 +7,7 @@ study = run_study(prepare(experiment), Attack("dlg"), "T1", choose(simulation, i
 from fedceo.attacks.inversion import Attack, Reconstruction, reconstruct
 from fedceo.attacks.lbfgs import minimise
 from fedceo.attacks.sender import Sender
-from fedceo.attacks.study import PAPER, PAPER_RATE, Study, choose, run_study
+from fedceo.attacks.study import PAPER, PAPER_RATE, Study, choose, run_study, whole_figure
 
 __all__ = [
     "PAPER",
@@ -20,4 +20,5 @@ __all__ = [
     "minimise",
     "reconstruct",
     "run_study",
+    "whole_figure",
 ]

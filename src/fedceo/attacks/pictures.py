@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 8
 
 
-def grid_figure(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], title: str) -> "Figure":
-    """A figure with a row for each of the first 8 records.
+def grid_figure(
+    truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str], title: str, most: int = MOST_ROWS
+) -> "Figure":
+    """A figure with a row for each of the first `most` records.
 
     Args:
         truth: (n, channels, height, width) from 0 to 1.
@@ -23,7 +25,7 @@ def grid_figure(truth: Tensor, path: Mapping[int, Tensor], names: Sequence[str],
     """
     from matplotlib.figure import Figure  # here, because it is slow to import
 
-    rows, columns = min(MOST_ROWS, len(truth)), [None, *path]
+    rows, columns = min(most, len(truth)), [None, *path]
     figure = Figure(figsize=(0.95 * len(columns) + 0.6, 1.18 * rows + 0.5), layout="constrained", dpi=150)
     axes = figure.subplots(rows, len(columns), squeeze=False)
     for column, step in enumerate(columns):

@@ -6,6 +6,7 @@ study.result["rows"], study.draw(folder)
 
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 PAPER = ((25, 1.0), (50, 1.5), (100, 2.0))
 """The paper's figure: index of the record and noise multiplier, each attacked for 300 steps at a rate of 0.01."""
 PAPER_RATE = 0.01
+WHO = {"T1": "UDP-FedAvg", "T2": "FedCEO"}
+"""The methods by which the paper's figure names what is held."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,24 @@ class Study:
             self.grid(name).savefig(unfinished, format="png")
             unfinished.replace(files[-1])
         return files
+
+
+def whole_figure(studies: Sequence[Study]) -> "Figure":
+    """The paper's figure: of every study a row for each of control and attack, from the truth to the end.
+
+    The control is FedAvg's, who adds no noise; T1 is what UDP-FedAvg's server holds, T2 a model that FedCEO smoothed.
+    """
+    rows = [(study, name) for study in studies for name in study.paths]
+    truth = torch.cat([study.truth for study, _ in rows])
+    steps = rows[0][0].paths[rows[0][1]]
+    path = {step: torch.cat([study.paths[name][step] for study, name in rows]) for step in steps}
+    names = []
+    for study, name in rows:
+        who = "FedAvg" if name == "control" else WHO.get(study.result["holds"], study.result["holds"])
+        noise = "" if name == "control" else f", sigma {study.result['noise_multiplier']:g}"
+        names += [f"{who}{noise}\nrecord {index}" for index in study.result["records"]]
+    about = studies[0].result
+    return grid_figure(truth, path, names, f"{about['attack']} on {about['data']}, {about['model']}", most=len(names))
 
 
 def choose(simulation: Simulation, images: int = 32, index: list[int] | None = None) -> list[int]:

@@ -19,21 +19,23 @@ def attack(
     index: Annotated[list[int] | None, typer.Option(help="Attack this training record. May be repeated.")] = None,
     name: Annotated[str, typer.Option("--attack", help="dlg, idlg or ig.")] = "dlg",
     holds: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What the attacker holds: T0 a bare gradient, T1 an upload after one local step, T2 a smoothed model, "
-            "T3 an upload after several steps."
+            "T3 an upload after several steps. Left out: T1, and with --preset T2 too."
         ),
-    ] = "T1",
+    ] = None,
     iterations: Annotated[int | None, typer.Option(help="Steps; left out: 300, or 4800 for ig.")] = None,
-    preset: Annotated[str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="paper: records 25, 50, 100 at sigma 1.0, 1.5, 2.0, as one figure.")
+    ] = None,
     cell: CellName = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new folder; left out: runs/attacks/NAME.")] = None,
     as_json: Json = False,
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
-    from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study
+    from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study, whole_figure
     from fedceo.simulation.durable import free_folder, write_json
     from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_attack
@@ -44,30 +46,33 @@ def attack(
         raise UsageError("--preset: says which records and how many steps; leave out --index and --iterations")
     check_cell(cell, target)
     settings = Attack(name, iterations)
-    plans: list[tuple[Path, list[str], list[int] | None]] = [(Path(), [], index)]
+    plans: list[tuple[Path, list[str], list[int] | None, str]] = [(Path(), [], index, holds or "T1")]
     if preset is not None:
         settings = Attack(name, 300, PAPER_RATE)
         plans = [
-            (Path(f"record-{record}-sigma-{sigma}"), [f"privacy.noise_multiplier={sigma}"], [record])
+            (Path(f"record-{record}-sigma-{sigma}", *within), [f"privacy.noise_multiplier={sigma}"], [record], held)
             for record, sigma in PAPER
+            for held, within in ([(holds, ())] if holds else [("T1", ()), ("T2", ("smoothed",))])
         ]
     folder = out or free_folder(Path("runs") / "attacks" / (target.stem or "here"))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: not an empty folder")
-    results = []
-    for within, changes, indices in plans:
+    studies = []
+    for within, changes, indices, held in plans:
         simulation = _simulation(target, [*(overrides or []), *changes], cell)
         chosen = choose(simulation, images, indices)
         with waiting(f"attacking {len(chosen)} records, first without privacy"):
-            study = run_study(simulation, settings, holds.upper(), chosen)
+            study = run_study(simulation, settings, held.upper(), chosen, control=within.name != "smoothed")
         (folder / within).mkdir(parents=True, exist_ok=True)
         write_json(folder / within / "attack.json", study.result)
         study.draw(folder / within)
-        results.append(study.result)
+        studies.append(study)
         if not as_json:
             show_attack(study.result)
+    if preset is not None:
+        whole_figure(studies).savefig(folder / "figure.png")
     if as_json:
-        print(json.dumps({"folder": str(folder), "studies": results}))
+        print(json.dumps({"folder": str(folder), "studies": [study.result for study in studies]}))
     else:
         print(f"results and pictures: {folder}")
 

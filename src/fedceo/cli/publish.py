@@ -65,7 +65,7 @@ def figure(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file, .pdf, .png or .svg.")],
     names: Renamed = None,
     cells: Cells = None,
-    measure: Annotated[str, typer.Option(help="accuracy: G, P-loc, P-glob or P-dist.")] = "G",
+    measure: Annotated[str, typer.Option(help="accuracy: G, P-loc, P-glob, P-dist or worst.")] = "G",
     observer: Annotated[str, typer.Option(help="trade-off: outsider, participant, server or client.")] = "outsider",
     round_: Annotated[
         int | None, typer.Option("--round", help="The recorded round; left out: the last one that smooths.")

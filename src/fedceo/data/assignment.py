@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MOST_KEPT = 2**22
+"""Indices of clients that draw them which are kept, at most: 32 MiB."""
+
 
 class Assignment(Sequence[Tensor]):
     """The indices of every client's records, one client after another in a single tensor."""
@@ -39,13 +42,14 @@ class Assignment(Sequence[Tensor]):
 class Resampled(Sequence[Tensor]):
     """An assignment in which each client draws a fixed number of records from a pool, without replacement.
 
-    Nothing is stored: a client's indices are drawn from the seed whenever they are asked for, so that a million clients
-    cost nothing. Two clients may hold the same record.
+    A client's indices are drawn from the seed when they are asked for, and some are kept for when they are asked for
+    again, so that a million clients cost next to nothing. Two clients may hold the same record.
     """
 
     def __init__(self, pool: Tensor, clients: int, records: int, seed: int) -> None:
         """pool: indices of the records to draw from; records: how many each client holds."""
         self.pool, self.clients, self.records, self.seed = pool, clients, records, seed
+        self._recent: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
         return self.clients
@@ -58,9 +62,15 @@ class Resampled(Sequence[Tensor]):
         numbers = range(self.clients)[client]
         if isinstance(numbers, range):
             return [self[number] for number in numbers]
-        generator = np.random.default_rng([self.seed, 0xDA7A, 2, numbers])
-        drawn = generator.choice(len(self.pool), self.records, replace=False, shuffle=False)
-        return self.pool[torch.from_numpy(drawn)]
+        found = self._recent.get(numbers)
+        if found is None:
+            generator = np.random.default_rng([self.seed, 0xDA7A, 2, numbers])
+            drawn = generator.choice(len(self.pool), self.records, replace=False, shuffle=False)
+            found = self.pool[torch.from_numpy(drawn)]
+            if len(self._recent) * self.records > MOST_KEPT:
+                self._recent.clear()
+            self._recent[numbers] = found
+        return found
 
     @property
     def sizes(self) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -16,17 +17,29 @@ from fedceo.data.federation import Federation
 from fedceo.data.files import expanded
 from fedceo.data.hub import PREFIX, load_hub
 from fedceo.data.partition import assign_records
-from fedceo.data.registry import load_source
+from fedceo.data.registry import DATASETS, load_source
 from fedceo.data.source import HELD_OUT, Integers, Source, hold_out
 from fedceo.data.tables import ENDINGS, Columns, read_table
 from fedceo.data.texts import LENGTH
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
+BUILT: WeakValueDictionary[tuple[Data, int, str], Federation] = WeakValueDictionary()
+"""Federations of registered data sets that somebody holds; files of a user's own may have changed since."""
+
 
 def build_federation(settings: Data, seed: int) -> Federation:
-    """Load the data that the settings name (a registered data set, one of the hub or a file) and federate it."""
-    return federate(_load(settings), settings, seed)
+    """Load the data that the settings name (a registered data set, one of the hub or a file) and federate it.
+
+    Whoever asks for a registered data set in the same parts while another holds it is given the same object.
+    """
+    if settings.name not in DATASETS:
+        return federate(_load(settings), settings, seed)
+    key = settings, seed, str(data_root(settings.root))
+    found = BUILT.get(key)
+    if found is None:
+        found = BUILT[key] = federate(_load(settings), settings, seed)
+    return found
 
 
 def _load(settings: Data) -> Source:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -114,6 +114,17 @@ class Federation:
         """SHA-256 of the public test set; accuracies on equal test sets can be compared."""
         return _digest("", (self.origin.test_x, self.origin.test_y))
 
+    def labels_of(self, client: int) -> list[int]:
+        """The number of a client's training records of each class."""
+        known = self.origin._labels
+        if client not in known:
+            known[client] = torch.bincount(self.y[self.train[client]], minlength=self.classes).tolist()
+        return known[client]
+
+    @cached_property
+    def _labels(self) -> dict[int, list[int]]:
+        return {}
+
     def local_test_records(self, client: int) -> tuple[Tensor, Tensor]:
         """The raw records that a client's personal model is measured on, and their labels."""
         x, y = (self.x, self.y) if self.local_test_from == "own" else (self.test_x, self.test_y)
@@ -125,10 +136,17 @@ class Federation:
         if records.dtype == torch.int32:
             return records.long()
         scale = 255.0 if records.dtype == torch.uint8 else 1.0
-        rest = (1,) * (len(self.shape) - 1)
-        mean = torch.tensor(self.mean, dtype=dtype, device=records.device).view(-1, *rest)
-        std = torch.tensor(self.std, dtype=dtype, device=records.device).view(-1, *rest)
-        return records.to(dtype, copy=True).mul_(1 / (scale * std)).sub_(mean / std)
+        factor, shift = _normalisation(self.mean, self.std, scale, len(self.shape), dtype, records.device)
+        return records.to(dtype, copy=True).mul_(factor).sub_(shift)
+
+
+@lru_cache(16)
+def _normalisation(
+    mean: tuple[float, ...], std: tuple[float, ...], scale: float, axes: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The factor and then the shift of raw records, kept on the device: to copy them there costs more than to apply."""
+    means, stds = (torch.tensor(each, dtype=dtype, device=device).view(-1, *(1,) * (axes - 1)) for each in (mean, std))
+    return 1 / (scale * stds), means / stds
 
 
 def _digest(about: str, tensors: Iterable[Tensor]) -> str:

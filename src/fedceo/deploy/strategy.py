@@ -251,7 +251,7 @@ class MethodStrategy(Strategy):
 
     def _is_measured(self, t: int) -> bool:
         ended = self.ended is not None or t == self.experiment.train.rounds
-        return ended or t % self.experiment.evaluation.every == 0
+        return ended or self.experiment.evaluation.asks_for(t)
 
     def _question(
         self, kind: str, node: int, ticket: Ticket, weights: dict[str, Tensor], capped: bool = False

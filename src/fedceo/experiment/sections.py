@@ -303,6 +303,8 @@ class Release(Section):
 class Evaluation(Section):
     every: Count = 5
     """Rounds between evaluations; the last round is always evaluated."""
+    also_at: list[Count] | None = None
+    """Rounds that are evaluated besides, such as those before a smoothing; left out: none."""
     personal_clients: Annotated[int, Field(ge=0, strict=True)] = 20
     """Clients whose own models, where a method has such, are measured on the whole test set (P-glob,
     P-dist)."""
@@ -312,8 +314,13 @@ class Evaluation(Section):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the choice that there always was, as in `Train`."""
-        return _without(written(self), "choose_by", self.choose_by == "global")
+        """Without the choice that there always was and the rounds that nobody asked for, as in `Train`."""
+        table = _without(written(self), "choose_by", self.choose_by == "global")
+        return _without(table, "also_at", self.also_at is None)
+
+    def asks_for(self, round_: int) -> bool:
+        """Whether the round is evaluated even if it is not the last."""
+        return round_ % self.every == 0 or round_ in (self.also_at or ())
 
 
 class Checkpoint(Section):

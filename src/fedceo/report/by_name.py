@@ -17,7 +17,7 @@ from fedceo.simulation.durable import read_json
 from fedceo.simulation.folder import read_recording
 from fedceo.simulation.recording import Recording
 
-MEASURES = dict(zip(("G", "P-loc", "P-glob", "P-dist"), FIELDS, strict=True))
+MEASURES = dict(zip(("G", "P-loc", "P-glob", "P-dist", "worst"), FIELDS, strict=True))
 """The metric of each accuracy by its short name."""
 
 ONLY_OF: dict[str, tuple[str | None, tuple[str, ...]]] = {

@@ -102,7 +102,7 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
     best = max(end for end, _, _ in ends)
     near = [span for end, *span in ends if end >= best - NEAR]
     zoomed = {"yaxis.range": _widened(min(low for low, _ in near), max(high for _, high in near))}
-    name = f"accuracy-{field.split('_')[0]}"
+    name = f"accuracy-{field.replace('_accuracy', '').replace('_', '-')}"
     caption = f"{capital(FIELDS[field])}, over rounds{marked}"
     return _chart(figure, "round", "accuracy, %", name, caption, *_spread_where_known(head, rows), WHOLE, zoomed)
 

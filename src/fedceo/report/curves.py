@@ -18,6 +18,7 @@ FIELDS = {
     "local_accuracy": "accuracy of clients' own models on their own records (P-loc)",
     "personal_accuracy": "accuracy of clients' own models on the test set (P-glob)",
     "distribution_accuracy": "accuracy of clients' own models on test records like their own (P-dist)",
+    "distribution_accuracy_worst": "accuracy of the worst tenth of clients' own models on such records (worst)",
 }
 NOISE = ("privacy.noise_multiplier", "privacy.target_epsilon")
 MOST_MARKS = 15
@@ -38,8 +39,8 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
     Marks stand at rounds that were measured, and a single measurement is a mark alone.
 
     Args:
-        field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob) or distribution_accuracy
-            (P-dist).
+        field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob), distribution_accuracy (P-dist)
+            or distribution_accuracy_worst, its mean over the worst tenth of the clients.
 
     Returns:
         data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent, for every group.

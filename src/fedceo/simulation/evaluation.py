@@ -19,18 +19,26 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.data import Federation
+from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.batched.blocks import Linear
-from fedceo.training.batched.chain import NotAChainError, read_chain
+from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
+from fedceo.training.batched.cohort import Batch
+from fedceo.training.noise import has_kernels
 
-CHUNK = 2000
-"""Records evaluated at a time."""
 TOGETHER = 100
 """Linear models evaluated at a time: their logits are one product, which reads the records once for all of them."""
+SOME, SOME_RECORDS = 16, 2500
+"""Other models that a GPU evaluates at a time by the kernels of training, and the records of each."""
 
 Models = Iterable[tuple[int, Mapping[str, Tensor]]]
 """Clients with the model of each."""
+
+
+def at_once(device: torch.device) -> int:
+    """Records evaluated at a time; a GPU takes as long to be asked as to answer."""
+    return 10_000 if device.type == "cuda" else 2000
 
 
 class Evaluator:
@@ -166,8 +174,7 @@ class Evaluator:
 
     def on_own_labels(self, client: int, accuracies: Sequence[float | None]) -> float | None:
         """The mean of the classes' accuracies, weighted as in the client's training records."""
-        data = self.federation
-        counts = torch.bincount(data.y[data.train[client]], minlength=data.classes).tolist()
+        counts = self.federation.labels_of(client)
         known = [(count, accuracy) for count, accuracy in zip(counts, accuracies, strict=True) if accuracy is not None]
         records = sum(count for count, _ in known)
         return sum(count * accuracy for count, accuracy in known) / records if records else None
@@ -175,12 +182,15 @@ class Evaluator:
     @cached_property
     def _public(self) -> tuple[Tensor, Tensor]:
         """The public test records and labels, on the device: to copy them costs more than a measurement."""
-        return self.federation.test_x.to(self.device), self.federation.test_y.to(self.device)
+        data, device = self.federation, self.device
+        return DERIVED.get(data.test_x, device, lambda: data.test_x.to(device)), data.test_y.to(device)
 
     @cached_property
     def _validation(self) -> tuple[Tensor, Tensor]:
-        data = self.federation
-        return data.x[data.validation].to(self.device), data.y[data.validation].to(self.device)
+        data, device = self.federation, self.device
+        about = device, data.validation.numpy().tobytes()
+        x = DERIVED.get(data.x, about, lambda: data.x[data.validation].to(device))
+        return x, data.y[data.validation].to(device)
 
     def _by_class(self, hits: Tensor, labels: Tensor | None = None) -> list[float | None]:
         """The accuracy on each class, None for a class without records; labels: those of the test set if left out."""
@@ -191,7 +201,7 @@ class Evaluator:
 
     def _groups(self, models: Models) -> Iterator[list[tuple[int, Mapping[str, Tensor]]]]:
         """The models in groups that `_hits` takes together; one at a time where that is no quicker, to save memory."""
-        size, left = TOGETHER if self._linear else 1, iter(models)
+        size, left = TOGETHER if self._linear else SOME if self._chain else 1, iter(models)
         while group := list(itertools.islice(left, size)):
             yield group
 
@@ -200,27 +210,49 @@ class Evaluator:
         self, models: Sequence[tuple[int, Mapping[str, Tensor]]], x: Tensor, y: Tensor
     ) -> Iterator[tuple[int, Tensor]]:
         """Each client with the mask of the records that its model classifies right."""
-        if self._linear is None or len(models) < 2:
+        if (self._linear is None and self._chain is None) or len(models) < 2:
             yield from ((client, self._run(weights, x, y)[0]) for client, weights in models)
             return
-        layer = [torch.cat([weights[name] for _, weights in models]) for name in self._linear.names]
+        by_name = {name: [weights[name] for _, weights in models] for name in models[0][1]}
+        size = at_once(self.device) if self._linear else SOME_RECORDS
         hits = []
-        for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
-            logits = F.linear(self.federation.inputs(records, self.dtype).flatten(1), *layer)
-            hits.append(logits.unflatten(1, (len(models), -1)).argmax(2).mT == labels)
+        for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            inputs = self.federation.inputs(records, self.dtype)
+            if self._linear is not None:
+                layer = [torch.cat(by_name[name]) for name in self._linear.names]
+                logits = F.linear(inputs.flatten(1), *layer).unflatten(1, (len(models), -1)).transpose(0, 1)
+            else:
+                assert self._chain is not None
+                stacked = {name: torch.stack(each) for name, each in by_name.items()}
+                stored = self._chain.stored(inputs)
+                everybodys = stored.expand(len(models), *stored.shape).contiguous()
+                counts = torch.full((len(models),), len(labels), device=self.device)
+                logits = self._chain.forward(stacked, Batch(everybodys, labels, counts))[-1].y
+            hits.append(logits.argmax(2) == labels)
         yield from zip([client for client, _ in models], torch.cat(hits, 1).cpu(), strict=True)
+
+    @cached_property
+    def _read(self) -> Chain | None:
+        """The model as a chain of layers, if it is one."""
+        try:
+            return read_chain(self.model, self.federation.shape)
+        except NotAChainError:
+            return None
 
     @cached_property
     def _linear(self) -> Linear | None:
         """The layer of a model that is one linear layer and nothing else."""
-        try:
-            chain = read_chain(self.model, self.federation.shape)
-        except NotAChainError:
+        if self._read is None:
             return None
-        (block, *others) = chain.blocks
-        if not isinstance(block, Linear) or others or chain.entry or block.masked or block.relu:
+        block, *others = self._read.blocks
+        if not isinstance(block, Linear) or others or self._read.entry or block.masked or block.relu:
             return None
         return block
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        """The kernels that run several models at once, where there are any for the model and the device."""
+        return self._read.fused() if self._read and has_kernels(self.device, self.dtype) else None
 
     @torch.no_grad()
     def _run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, float | None]:
@@ -229,7 +261,8 @@ class Evaluator:
         hits = []
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         x, y = x.to(self.device), y.to(self.device)
-        for records, labels in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
+        size = at_once(self.device)
+        for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
             logits = functional_call(self.model, dict(weights), (self.federation.inputs(records, self.dtype),))
             total += self.task.loss(logits.double(), labels, "sum")
             hits.append(logits.argmax(1) == labels)

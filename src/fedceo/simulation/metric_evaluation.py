@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.data import Federation
-from fedceo.simulation.evaluation import CHUNK, Evaluator
+from fedceo.simulation.evaluation import Evaluator, at_once
 from fedceo.tasks import Task
 
 Models = Callable[[], Iterator[tuple[int, Mapping[str, Tensor]]]]
@@ -85,7 +85,8 @@ class MetricEvaluator:
         """The model's outputs on the CPU, and the mean loss, None where it is not finite."""
         self.model.eval()
         outputs, total = [], 0.0
-        for records, targets in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
+        size = at_once(self.device)
+        for records, targets in zip(torch.split(x, size), torch.split(y, size), strict=True):
             inputs = self.federation.inputs(records.to(self.device), self.dtype)
             outputs.append(functional_call(self.model, dict(weights), (inputs,)).cpu())
             total += float(self.task.loss(outputs[-1].double(), targets, "sum"))

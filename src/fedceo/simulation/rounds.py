@@ -172,7 +172,7 @@ class Simulation:
         self.state, self.round = outcome.state, t
         if outcome.collected is not None:
             self.average = with_model(self.average, self.method.global_model(self.state), t, experiment)
-        if t % experiment.evaluation.every == 0 or t == experiment.train.rounds:
+        if experiment.evaluation.asks_for(t) or t == experiment.train.rounds:
             with self.clock.during("evaluation"):
                 record |= self.measure()
         return record

@@ -6,6 +6,7 @@ Nothing here imports torch unless data must be read, nor scipy before a number i
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fedceo.accounting.ledger import Ledger
@@ -142,13 +143,18 @@ def planned_participations(experiment: Experiment, clients: int) -> int | None:
     """The most rounds that a client will be in, which the seed tells; None where the draw of cohorts is a secret."""
     if experiment.privacy.randomness == "system":
         return None
+    cohort, rounds = settled(experiment, clients).cohort, experiment.train.rounds
+    most = _most_drawn(experiment.seed, rounds, clients, cohort.size, cohort.sampling, cohort.groups)
+    return min(experiment.privacy.participation_cap or rounds, most)
+
+
+@cache
+def _most_drawn(seed: int, rounds: int, clients: int, size: int, sampling: str, groups: int | None) -> int:
+    """The most rounds in which a client is drawn; to draw them all takes seconds where clients are a million."""
     from fedceo.training.schedule import Schedule
 
-    cohort, rounds = settled(experiment, clients).cohort, experiment.train.rounds
-    schedule = Schedule(experiment.seed)
-    drawn = (schedule.cohort(t, clients, cohort.size, cohort.sampling, cohort.groups) for t in range(1, rounds + 1))
-    most = max(Counter(client for members in drawn for client in members).values(), default=0)
-    return min(experiment.privacy.participation_cap or rounds, most)
+    drawn = (Schedule(seed).cohort(t, clients, size, sampling, groups) for t in range(1, rounds + 1))
+    return max(Counter(client for members in drawn for client in members).values(), default=0)
 
 
 def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:

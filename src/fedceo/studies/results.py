@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedceo.experiment.file import Experiment
 from fedceo.simulation.folder import RunFolder
 from fedceo.studies.cells import Cell
 from fedceo.tasks import is_measured, metric_of
@@ -21,17 +22,21 @@ def results_of(
     """
     entries = []
     for number, (cell, result) in enumerate(zip(cells, results, strict=True)):
-        entry: dict[str, Any] = {"name": cell.name, "seed": cell.experiment.seed}
-        entry["experiment"] = cell.experiment.model_dump(exclude_none=True, exclude={"data": {"path", "root"}})
         if result is None:
-            entry["error"] = errors[number]
+            entries.append(entry_of(cell.name, cell.experiment, {"error": errors[number]}))
         else:
-            entry |= {"result": result, "curves": _curves(RunFolder(cell.folder).history())}
-        entries.append(entry)
+            done = {"result": result, "curves": curves_of(RunFolder(cell.folder).history())}
+            entries.append(entry_of(cell.name, cell.experiment, done))
     return entries
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def entry_of(name: str, experiment: Experiment, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of one run; outcome: its result and curves, or its error."""
+    told = experiment.model_dump(exclude_none=True, exclude={"data": {"path", "root"}})
+    return {"name": name, "seed": experiment.seed, "experiment": told, **outcome}
+
+
+def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The rounds that were evaluated, and the accuracies measured in them."""
     measured = [record for record in history if is_measured(record)]
     metric = metric_of(measured[0]).name if measured else ""

@@ -141,7 +141,7 @@ def tune_on_grid(
         best = max(decisive, key=decisive.__getitem__)
         failed = sum(cell.name in errors for (of, _), cell in (*trials.items(), *finals.items()) if of == name)
         ending = f"; {failed} failed" if failed else ""
-        note = _note(len(settings), rounds, finalists, settings[best])
+        note = note_of(len(settings), settings[best], rounds, finalists)
         tuned[name] = _written(changed(experiment, settings[best]), note + ending, out / name), decisive[best]
         metric = main_metric(experiment.task).name
         said[name] = [
@@ -175,7 +175,8 @@ def _run(cells: Cells, jobs: int | None, on_cell: OnCell | None, stack: int | No
     return {key: last_validation(cell) for key, cell in cells.items()}
 
 
-def _note(trials: int, rounds: int | None, finalists: int, chosen: Mapping[str, Any]) -> str:
+def note_of(trials: int, chosen: Mapping[str, Any], rounds: int | None = None, finalists: int = 1) -> str:
+    """The note of a tuned experiment: among how many trials, of which length, its values were chosen."""
     length = "" if rounds is None else f" of {rounds} rounds"
     again = f", the best {finalists} again at full length," if finalists > 1 else ""
     budget = _budget(trials, len(chosen))
@@ -235,12 +236,20 @@ def changed(experiment: Experiment, values: dict[str, Any]) -> Experiment:
 
 
 def last_validation(cell: Cell) -> float:
-    """A score of which the highest is the best: the validation accuracy after the last round of the cell's run.
+    """The score of the cell's run; one that failed has the worst."""
+    folder = RunFolder(cell.folder)
+    return validation_score(cell.experiment, folder.history()[-1] if folder.finished else {})
+
+
+def validation_score(experiment: Experiment, last: Mapping[str, Any]) -> float:
+    """A score of which the highest is the best: the validation accuracy after the last round of a run.
 
     For other tasks it is their metric, with its sign turned where lower is better. Where [release] asks for an average,
-    it is that of the average, which is then the model to use. A run that failed or was not measured has the worst.
+    it is that of the average, which is then the model to use. A run that was not measured has the worst.
+
+    Args:
+        last: the metrics of the last round.
     """
-    folder, metric = RunFolder(cell.folder), main_metric(cell.experiment.task)
-    last = folder.history()[-1] if folder.finished else {}
+    metric = main_metric(experiment.task)
     found = (last.get(f"{of}validation_{metric.name}") for of in ("average_", ""))
     return metric.score(next((value for value in found if value is not None), None))

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedceo.data import Federation
+from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.draws import DeviceDraws
@@ -30,6 +32,7 @@ class TrainingContext:
     Attributes:
         ready: the tensor that `inputs` would compute, where it exists already.
         task: what is learnt; left out: that of an experiment file which does not say.
+        planned: the latest batches by all that they follow from; runs of one seed on one federation share them.
     """
 
     model: nn.Module
@@ -39,6 +42,7 @@ class TrainingContext:
     dtype: torch.dtype
     ready: Tensor | None = None
     task: Task = field(default_factory=lambda: make_task(TaskSettings()))
+    planned: dict[Any, list[Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def draws(self) -> Schedule | DeviceDraws:
@@ -55,10 +59,14 @@ class TrainingContext:
             most = torch.cuda.get_device_properties(self.device).total_memory // 8
         if data.x.numel() * self.dtype.itemsize > most:
             return None
-        ready = empty((len(data.x) + 1, *self.federation.shape), self.dtype, self.device)
-        ready[-1] = 0
-        ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
-        return ready
+
+        def prepared() -> Tensor:
+            ready = empty((len(data.x) + 1, *data.shape), self.dtype, self.device)
+            ready[-1] = 0
+            ready[:-1] = data.inputs(data.x.to(self.device), self.dtype)
+            return ready
+
+        return DERIVED.get(data.x, ("inputs", self.device, self.dtype, data.mean, data.std), prepared)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -97,46 +105,79 @@ class TrainingContext:
         Returns:
             (steps, B) indices of the federation's records, -1 for filling, and (steps, B, units) dropout masks or None.
         """
-        return self.plans([client], round_, work)[0]
+        (batches,) = self.batches([client], round_, work)
+        masks = self.masks([client], round_, work, [batches])
+        return batches, None if masks is None else masks[0]
 
-    def plans(self, clients: Sequence[int], round_: int, work: Work) -> list[tuple[Tensor, Tensor | None]]:
-        """What `plan` gives for each of these clients."""
-        moment, filling = work.moment(round_), torch.tensor([-1])
-        # a position of -1 finds the filling behind the client's own records
-        mine = [torch.cat([self.federation.train[client], filling]) for client in clients]
-        records = [len(each) - 1 for each in mine]
+    def batches(self, clients: Sequence[int], round_: int, work: Work) -> list[Tensor]:
+        """The batches that `plan` gives for each of these clients."""
+        if self.schedule.randomness == "system":  # whose draws are never the same
+            return self._drawn(clients, round_, work)
+        key = tuple(clients), work.moment(round_), work.batch_size, work.epochs, work.steps, work.record is None
+        found = self.planned.get(key)
+        if found is None:
+            found = self._drawn(clients, round_, work)
+            self.planned.clear()
+            self.planned[key] = found
+        return found
+
+    def _drawn(self, clients: Sequence[int], round_: int, work: Work) -> list[Tensor]:
+        own = [self.federation.train[client] for client in clients]
+        records, moment = [len(each) for each in own], work.moment(round_)
         widest = min(work.batch_size, int(self.federation.sizes.max()))  # more would only be filled
-        sizes = records if work.batch_size == ALL_RECORDS else [widest] * len(mine)
+        sizes = records if work.batch_size == ALL_RECORDS else [widest] * len(own)
         draws = self.draws
         if isinstance(draws, Schedule):
             draw = draws.poisson_batches if work.record else draws.batches
             each = zip(clients, records, sizes, strict=True)
-            local = [draw(moment, client, count, work.epochs, size) for client, count, size in each]
+            local = [draw(moment, client, count, work.epochs, size)[: work.steps] for client, count, size in each]
         else:
             draw_all = draws.poisson_batches if work.record else draws.batches
-            local = draw_all(moment, clients, records, work.epochs, sizes)
-        at_device = torch.cat(mine).to(self.device).split([len(each) for each in mine])
-        indices = [each[positions[: work.steps]] for each, positions in zip(at_device, local, strict=True)]
-        shape = getattr(self.model, "mask_shape", None)
-        if shape is None:
-            return [(each, None) for each in indices]
-        keep = float(self.model.keep)  # type: ignore[arg-type]
-        masks = (
-            draws.dropout_masks(moment, client, (len(each), each.shape[1]), tuple(shape), keep)
-            for client, each in zip(clients, indices, strict=True)
-        )
-        return [(each, mask.to(self.dtype)) for each, mask in zip(indices, masks, strict=True)]
+            local = [found[: work.steps] for found in draw_all(moment, clients, records, work.epochs, sizes)]
+        # a position of -1 finds the filling behind all records
+        at_device = torch.cat([*own, torch.tensor([-1])]).to(self.device)
+        firsts = np.cumsum(records) - records
+        if len({each.shape for each in local}) > 1:
+            return [
+                at_device[torch.where(positions < 0, -1, positions + int(first))]
+                for positions, first in zip(local, firsts, strict=True)
+            ]
+        positions = torch.stack(local)
+        begins = torch.from_numpy(firsts).to(self.device)[:, None, None]
+        return list(at_device[torch.where(positions < 0, -1, positions + begins)])
 
-    def noise_generators(self, clients: Sequence[int], round_: int, work: Work) -> list[np.random.Generator]:
-        """The generators of these clients' noise under record privacy."""
-        return [self.schedule.generator("record noise", work.moment(round_), client) for client in clients]
+    def masks(self, clients: Sequence[int], round_: int, work: Work, batches: Sequence[Tensor]) -> list[Tensor] | None:
+        """The dropout masks that `plan` gives for each of these clients, whose batches are given."""
+        shape = self.mask_shape
+        if shape is None:
+            return None
+        each, moment = zip(clients, batches, strict=True), work.moment(round_)
+        return [
+            self.draws.dropout_masks(moment, client, tuple(mine.shape), shape, self.keep).to(self.dtype)  # type: ignore[arg-type]
+            for client, mine in each
+        ]
+
+    @property
+    def mask_shape(self) -> tuple[int, ...] | None:
+        """The shape of a record's dropout mask; None for a model that takes none."""
+        shape = getattr(self.model, "mask_shape", None)
+        return None if shape is None else tuple(shape)
+
+    @property
+    def keep(self) -> float:
+        """The probability with which a unit is kept, of a model that takes masks."""
+        return float(self.model.keep)  # type: ignore[arg-type]
 
     def steps(self, client: int, work: Work) -> int:
         """The number of steps that a client takes."""
-        count = work.epochs * -(-len(self.federation.train[client]) // work.batch_size)
+        count = work.epochs * -(-self._sizes[client] // work.batch_size)
         return count if work.steps is None else min(count, work.steps)
 
     def expected_batch(self, client: int, work: Work) -> float:
         """n / ceil(n / B), the divisor of the noised sum under record privacy."""
-        records = len(self.federation.train[client])
+        records = self._sizes[client]
         return records / -(-records // work.batch_size)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return self.federation.sizes.tolist()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedceo.data import DATASETS, Federation
 from fedceo.data.cache import keep_tensors, read_tensors
+from fedceo.data.sharing import DERIVED
 from fedceo.models import OnFeatures
 from fedceo.training.threads import one_torch_thread
 
@@ -33,18 +34,26 @@ def on_features(model: nn.Module, federation: Federation) -> tuple[nn.Module, Fe
     """
     if not isinstance(model, OnFeatures):
         return model, federation
-    x, test_x = (_features(model, federation, records) for records in (federation.x, federation.test_x))
+    first = next(model.parameters())
+    about = getattr(model.transform, "version", None), first.device.type, first.dtype, federation.mean, federation.std
+
+    def features(records: Tensor) -> Tensor:
+        if about[0] is None:  # nothing says when two such transforms are the same
+            return _computed(model, federation, records)
+        return DERIVED.get(records, about, lambda: _features(model, federation, records, about))
+
+    x, test_x = features(federation.x), features(federation.test_x)
     return model.trained, replace(federation, x=x, test_x=test_x, mean=(0.0,), std=(1.0,), features_of=federation)
 
 
-def _features(model: OnFeatures, federation: Federation, records: Tensor) -> Tensor:
-    """The features of raw records, (n, features), from the cache where they have been computed before."""
-    version = getattr(model.transform, "version", None)
-    if version is None or federation.name not in DATASETS:
+def _features(model: OnFeatures, federation: Federation, records: Tensor, about: tuple[object, ...]) -> Tensor:
+    """The features of raw records, (n, features), from the cache where they have been computed before.
+
+    about: all that they depend on beside the records.
+    """
+    if federation.name not in DATASETS:
         return _computed(model, federation, records)
-    first = next(model.parameters())
-    about = (version, first.device.type, first.dtype, federation.mean, federation.std, records.dtype, records.shape)
-    digest = hashlib.sha256(str(about).encode())
+    digest = hashlib.sha256(str((*about, records.dtype, records.shape)).encode())
     digest.update(np.ascontiguousarray(records.numpy()).data)
     key = f"{federation.name}-features-{digest.hexdigest()[:24]}"
     if "features" not in (found := read_tensors(key)[0]):
@@ -70,6 +79,8 @@ def _computed(model: OnFeatures, federation: Federation, records: Tensor) -> Ten
     with one_torch_thread(), _whole_products(), ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(transform, range(0, len(records), size)):
             pass
+    if first.is_cuda:
+        torch.cuda.empty_cache()  # the transform took a large part of the memory, which others may need
     return out
 
 

@@ -73,7 +73,7 @@ class LoopTrainer:
         """A client's trained weights and mean loss over its steps; work: its own row of the cohort's."""
         context = self.context
         batches, masks = context.plan(client, round_, work)
-        noise = RecordNoise(context.noise_generators([client], round_, work), context.device, context.dtype)
+        noise = RecordNoise([(context.schedule, work.moment(round_), [client])], context.device, context.dtype)
         start = {name: w.to(context.device, context.dtype) for name, w in start.items()}
         anchor = start if work.anchor is None else work.anchor
         anchor_row = _row({name: anchor[name].to(w) for name, w in start.items()})

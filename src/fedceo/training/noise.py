@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedceo.training.draws import draw_key
+from fedceo.training.draws import HAS_TRITON
 from fedceo.training.per_example import standard_normal
+from fedceo.training.schedule import Schedule
 from fedceo.training.work import Work
 
-HAS_TRITON = find_spec("triton") is not None  # torch for a CPU, and for some systems, comes without
+Clients = tuple[Schedule, int, Sequence[int]]
+"""Clients of a run: its Schedule, the moment, and their numbers."""
 
 
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
@@ -36,12 +37,20 @@ class RecordNoise:
         keys: (K,) the clients' keys where noise is a function of them, else None.
     """
 
-    def __init__(self, generators: Sequence[np.random.Generator], device: torch.device, dtype: torch.dtype) -> None:
-        """generators: each client's own, as TrainingContext.noise_generators gives them."""
-        self.generators, self.device, self.dtype = generators, device, dtype
+    def __init__(self, runs: Sequence[Clients], device: torch.device, dtype: torch.dtype) -> None:
+        """runs: the clients of one or more runs, one after another."""
+        self.device, self.dtype = device, dtype
         self.keys: Tensor | None = None
+        self.generators: list[np.random.Generator] = []
         if HAS_TRITON and device.type == "cuda":
-            self.keys = torch.tensor([draw_key(generator) for generator in generators], device=device)
+            keys = [schedule.keys("record noise", moment, clients) for schedule, moment, clients in runs]
+            self.keys = torch.from_numpy(np.concatenate(keys)).to(device)
+        else:
+            self.generators = [
+                schedule.generator("record noise", moment, client)
+                for schedule, moment, clients in runs
+                for client in clients
+            ]
 
     @cached_property
     def pool(self) -> ThreadPoolExecutor | None:

@@ -8,12 +8,15 @@ rests on (cohorts, batches, noise) comes from the operating system instead.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from fedceo.lazy import torch
 from fedceo.training.system_draws import SystemGenerator
@@ -64,6 +67,19 @@ class Schedule:
     def number(self, purpose: str, round_: int = 0, client: int = 0) -> int:
         """A seed of 63 bits, for generators that are seeded with a number."""
         return int(self._entropy(purpose, round_, client).generate_state(1, np.uint64)[0]) >> 1
+
+    def keys(self, purpose: str, round_: int, clients: Sequence[int]) -> npt.NDArray[np.int64]:
+        """(K,) keys of 63 bits for counter-based generators of these clients, all drawn at once.
+
+        A client's is that of its number in the stream of the round, a SplitMix64; the operating system's where that has
+        to be asked.
+        """
+        if self.randomness == "system" and purpose in SECRET:
+            drawn = np.frombuffer(os.urandom(8 * len(clients)), np.uint64)
+        else:
+            seed = self._entropy(purpose, round_, 0).generate_state(1, np.uint64).astype(np.uint64)
+            drawn = splitmix64(seed, np.asarray(clients, np.uint64))
+        return (drawn >> np.uint64(1)).astype(np.int64)
 
     def _entropy(self, purpose: str, round_: int, client: int) -> np.random.SeedSequence:
         key = self._key_words if self.noise_key and purpose in NOISE else []
@@ -130,6 +146,14 @@ class Schedule:
 def words_of(number: int) -> list[int]:
     """A number's words of 32 bits, lowest first; SeedSequence would cut it into the same, in ten times the time."""
     return [number >> shift & 0xFFFFFFFF for shift in range(0, max(number.bit_length(), 1), 32)]
+
+
+def splitmix64(seed: npt.NDArray[np.uint64], places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The numbers at these places, counted from 0, of the generator SplitMix64 (Steele, Lea and Flood 2014)."""
+    state = seed + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return state ^ state >> np.uint64(31)
 
 
 def positions_of(taken: Tensor) -> Tensor:

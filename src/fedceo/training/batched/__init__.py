@@ -31,6 +31,7 @@ nobody reads it.
     Cohort.batches    (S, K, B)         indices of records in the federation; filling is the index of a record of zeros
     Cohort.counts     (S, K)            how many of the B slots hold records
     Cohort.masks      (S, K, B, units)  dropout masks of 0 and 1 / keep, or none
+    Cohort.mask_keys  (K,) or none      keys of the masks, where a kernel draws them step by step
     Cohort.steps      (K,)              how many steps each client takes
     Cohort.step       (1,)              how many steps were taken
     Cohort.rates      (K,)              learning rates

@@ -44,6 +44,14 @@ class Block(Protocol):
 
 
 @runtime_checkable
+class Receives(Protocol):
+    """A pass that makes its own gradients from what `receive` leaves, beside its backward pass if need be."""
+
+    def receive(self, dy: Tensor) -> None:
+        """Take the gradient with respect to the output; `backward` follows."""
+
+
+@runtime_checkable
 class Stores(Protocol):
     """A first block that reads records faster in an order and precision of its own."""
 

@@ -7,7 +7,8 @@ begin by what has no parameters: a table of tokens, or another order of axes, as
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -17,12 +18,13 @@ from torch import Tensor, fx, nn
 
 from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Linear, LinearPass, Pass, Stores
+from fedceo.training.batched.blocks import Block, Linear, LinearPass, Pass, Receives, Stores
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.convolution import Conv, ConvPass
 from fedceo.training.batched.losses import Loss, clip_factors, cross_entropy
 from fedceo.training.batched.products import AsProduct, Product
 from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
+from fedceo.training.cuda.branches import Branch
 
 RELUS = (F.relu, torch.relu, "relu")
 FLATTENS = (torch.flatten, "flatten")
@@ -49,6 +51,7 @@ class Chain:
         shape: of a record.
         entry: the function of (K, B, ...) records that the first block takes the result of, or None for themselves.
         loss, clip_factors: the functions of losses.py, or those of cuda/losses.py.
+        branch: where blocks' own gradients are worked on beside the backward pass, on a GPU.
     """
 
     blocks: tuple[Block, ...]
@@ -56,14 +59,14 @@ class Chain:
     entry: Entry | None = None
     loss: Loss = cross_entropy
     clip_factors: Callable[[Sequence[Tensor], Batch, Tensor], Tensor] = clip_factors
+    branch: Branch | None = field(default=None, compare=False)
 
     def fused(self) -> "Chain":
         """The same chain on the kernels of a GPU."""
         from fedceo.training.cuda import blocks, losses  # only where there is Triton
 
-        return Chain(
-            blocks.fuse(self.blocks, self.shape), self.shape, self.entry, losses.cross_entropy, losses.clip_factors
-        )
+        fused = blocks.fuse(self.blocks, self.shape)
+        return Chain(fused, self.shape, self.entry, losses.cross_entropy, losses.clip_factors, Branch())
 
     def stored(self, inputs: Tensor) -> Tensor:
         """(n, *shape) records as the first block reads them fastest from memory."""
@@ -77,7 +80,7 @@ class Chain:
         clips: Tensor | None,
         out: Weights,
         only: frozenset[str] | None = None,
-        products: list[Product] | None = None,
+        take: Callable[[Product], None] | None = None,
     ) -> Tensor:
         """Write each client's gradient to `out`: the mean over its records, or the sum of clipped ones.
 
@@ -86,24 +89,53 @@ class Chain:
             clips: (K,) largest norm of a record's gradient, by client, or None for the plain mean.
             out: name -> (K, ...), overwritten.
             only: names of the parameters that train, whole layers; what is written for others means nothing.
-            products: a list for means that can be left as products, which are then not written.
+            take: takes means that can be left as products, which are then not written; it is called when nothing that
+                is still to come in the pass reads the layer's weights.
 
         Returns:
             (K,) mean loss of each client.
         """
-        losses, passes = self._run(weights, batch, mean=clips is None)
-        wanted = [
-            each for block, each in zip(self.blocks, passes, strict=True) if only is None or only & {*block.names}
-        ]
-        factors = None
+        passes = self.forward(weights, batch)
+        losses, dy = self.loss(passes[-1].y, batch, clips is None)
+        wanted: list[Pass] = []
+        squares: list[Tensor] = []
+
+        def work_on(each: Pass, beside: bool) -> None:
+            """Take the norms of a pass's own gradients where these are clipped, else sum them up."""
+            wanted.append(each)
+            with self._beside(beside):
+                if clips is not None:
+                    squares.append(each.squared_norms())
+                elif take is not None and isinstance(each, AsProduct):
+                    take(each.product(batch.counts))
+                else:
+                    each.sum_gradients(None, out)
+
+        for i in reversed(range(len(passes))):
+            each, trains = passes[i], only is None or bool(only & {*self.blocks[i].names})
+            if early := isinstance(each, Receives):
+                each.receive(dy)
+                if trains:
+                    work_on(each, beside=i > 0)
+            dx = each.backward(dy, needs_dx=i > 0)
+            if trains and not early:
+                work_on(each, beside=i > 0)
+            dy = dy if dx is None else dx
+        self._join()
         if clips is not None:
-            factors = self.clip_factors([each.squared_norms() for each in wanted], batch, clips)
-        for each in wanted:
-            if products is not None and factors is None and isinstance(each, AsProduct):
-                products.append(each.product(batch.counts))
-            else:
-                each.sum_gradients(factors, out)
+            factors = self.clip_factors(squares[::-1], batch, clips)
+            for each in sorted(wanted, key=lambda each: isinstance(each, AsProduct)):
+                with self._beside(not isinstance(each, AsProduct)):
+                    each.sum_gradients(factors, out)
+            self._join()
         return losses
+
+    def _beside(self, wanted: bool) -> AbstractContextManager[None]:
+        return self.branch.beside() if wanted and self.branch else nullcontext()
+
+    def _join(self) -> None:
+        if self.branch:
+            self.branch.join()
 
     def descend(self, weights: Weights, batch: Batch, rate: float) -> Tensor:
         """One step of plain SGD, in place; returns the (K,) mean losses before it."""
@@ -124,15 +156,6 @@ class Chain:
             passes.append(block.run(weights, x, batch))
             x = passes[-1].y
         return passes
-
-    def _run(self, weights: Weights, batch: Batch, mean: bool) -> tuple[Tensor, list[Pass]]:
-        """The (K,) mean losses, and the blocks' passes after forward and backward."""
-        passes = self.forward(weights, batch)
-        losses, dy = self.loss(passes[-1].y, batch, mean)
-        for i in reversed(range(len(passes))):
-            dx = passes[i].backward(dy, needs_dx=i > 0)
-            dy = dy if dx is None else dx
-        return losses, passes
 
 
 def read_chain(model: nn.Module, shape: tuple[int, ...]) -> Chain:

@@ -83,14 +83,18 @@ class Share:
     Attributes:
         work: what they do; all shares of a cohort have works of one kind.
         starts: name -> (k, ...).
-        plans: each client's batches and masks, as TrainingContext.plan gives them.
+        batches: each client's, as TrainingContext.batches gives them.
         divisors: each client's expected batch size.
+        masks: each client's dropout masks, as TrainingContext.masks gives them, or None.
+        mask_keys: (k,) the keys of these masks where a kernel draws them, or None.
     """
 
     work: Work
     starts: Weights
-    plans: Sequence[tuple[Tensor, Tensor | None]]
+    batches: Sequence[Tensor]
     divisors: Sequence[float]
+    masks: Sequence[Tensor] | None = None
+    mask_keys: Tensor | None = None
 
 
 @dataclass
@@ -118,6 +122,7 @@ class Cohort:
     batches: Tensor
     counts: Tensor
     masks: Tensor | None
+    mask_keys: Tensor | None
     steps: Tensor
     longest: int
     step: Tensor
@@ -139,18 +144,18 @@ class Cohort:
         keys: (K,) of the noise, where it is a function of keys.
         """
         work, shapes = shares[0].work, {name: w.shape[1:] for name, w in shares[0].starts.items()}
-        plans = [plan for share in shares for plan in share.plans]
+        given = [batches for share in shares for batches in share.batches]
         size = sum(map(prod, shapes.values()))
-        rows = padded(len(plans), context)
+        rows = padded(len(given), context)
         row = ROW[context.device.type == "cuda"]
         weights = torch.empty(rows, -(-size // row) * row, dtype=context.dtype, device=context.device)
         gradients = torch.empty_like(weights)  # a step writes all of them but what is set to zero here
         for buffer in (weights, gradients):
-            buffer[:, size:], buffer[len(plans) :] = 0, 0
+            buffer[:, size:], buffer[len(given) :] = 0, 0
 
         def write(out: Tensor, models: Sequence[Weights]) -> None:
-            for name, view in named_views(out[: len(plans)], shapes).items():
-                for mine, model in zip(view.split([len(share.plans) for share in shares]), models, strict=True):
+            for name, view in named_views(out[: len(given)], shapes).items():
+                for mine, model in zip(view.split([len(share.batches) for share in shares]), models, strict=True):
                     mine.copy_(model[name])
 
         write(weights, [share.starts for share in shares])
@@ -161,17 +166,21 @@ class Cohort:
         if work.shift is not None:
             shifts = torch.zeros_like(weights)
             write(shifts, [share.work.shift or {} for share in shares])
-            shifts[: len(plans)] /= shifts.new_tensor([len(indices) for indices, _ in plans])[:, None]
+            shifts[: len(given)] /= shifts.new_tensor([len(indices) for indices in given])[:, None]
         grain = GRAIN if context.device.type == "cuda" else (1, 1)
-        batches = pad([indices for indices, _ in plans], -1, grain, rows)
-        masks = None
-        if plans[0][1] is not None:
-            masks = pad([mask for _, mask in plans if mask is not None], 0.0, grain, rows)
-        steps = [len(indices) for indices, _ in plans]
-        privacy = [share.work.record for share in shares for _ in share.plans if share.work.record]
-
-        def of_clients(numbers: list[float]) -> Tensor:
-            return weights.new_tensor(numbers + [1.0] * (rows - len(plans)))
+        batches = pad(given, -1, grain, rows)
+        masks = [mask for share in shares for mask in share.masks or ()]
+        mask_keys = [share.mask_keys for share in shares if share.mask_keys is not None]
+        steps = [len(indices) for indices in given]
+        private = work.record is not None
+        numbers = [
+            (each.learning_rate, divisor, each.record.clip, each.record.noise_multiplier * each.record.clip)
+            if each.record
+            else (each.learning_rate, divisor)
+            for each, divisor in ((share.work, divisor) for share in shares for divisor in share.divisors)
+        ]
+        filling = [(1.0,) * len(numbers[0])] * (rows - len(given))
+        columns = [column.clone() for column in weights.new_tensor(numbers + filling).T]  # one transfer for all
 
         return Cohort(
             shapes=shapes,
@@ -185,15 +194,16 @@ class Cohort:
             shifts=shifts,
             batches=torch.where(batches >= 0, batches, context.blank),
             counts=(batches >= 0).sum(2),
-            masks=masks,
-            steps=torch.tensor(steps + [0] * (rows - len(plans)), device=context.device),
+            masks=pad(masks, 0.0, grain, rows) if masks else None,
+            mask_keys=F.pad(torch.cat(mask_keys), (0, rows - len(given))) if mask_keys else None,
+            steps=torch.tensor(steps + [0] * (rows - len(given)), device=context.device),
             longest=max(steps),
             step=torch.zeros(1, dtype=torch.int64, device=context.device),
-            rates=of_clients([share.work.learning_rate for share in shares for _ in share.plans]),
-            clips=of_clients([each.clip for each in privacy]) if privacy else None,
-            stds=of_clients([each.noise_multiplier * each.clip for each in privacy]) if privacy else None,
-            divisors=of_clients([divisor for share in shares for divisor in share.divisors]),
-            keys=None if keys is None else F.pad(keys, (0, rows - len(plans))),
+            rates=columns[0],
+            clips=columns[2] if private else None,
+            stds=columns[3] if private else None,
+            divisors=columns[1],
+            keys=None if keys is None else F.pad(keys, (0, rows - len(given))),
             losses=weights.new_zeros(rows),
         )
 
@@ -222,7 +232,7 @@ class Cohort:
         if has_kernels(context.device, context.dtype) and context.inputs is not None:
             from fedceo.training.cuda.records import gather
 
-            return gather(self, context.inputs, context.labels)
+            return gather(self, context)
         x, labels = context.records(self.batches.index_select(0, self.step)[0])
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)
@@ -247,11 +257,19 @@ def padded(clients: int, context: TrainingContext) -> int:
 
 def pad(tensors: Sequence[Tensor], fill: float, grain: tuple[int, int], rows: int) -> Tensor:
     """Tensors (steps, batch, ...) as one (S, rows, B, ...), most steps and largest batch rounded up to the grain."""
+    distinct = list({id(t): t for t in tensors}.values())
+    if len(distinct) < len(tensors):  # runs of one seed share their batches: each is written once
+        places = {id(t): place for place, t in enumerate(distinct)}
+        of_rows = [places[id(t)] for t in tensors] + [len(distinct)] * (rows - len(tensors))
+        return pad(distinct, fill, grain, len(distinct) + 1)[:, of_rows]
     steps, batch = (-(-max(t.shape[axis] for t in tensors) // grain[axis]) * grain[axis] for axis in (0, 1))
-    if rows == len(tensors) and all(t.shape[:2] == (steps, batch) for t in tensors):
+    first, alike = tensors[0], len({t.shape for t in tensors}) == 1
+    if alike and (len(tensors), *first.shape[:2]) == (rows, steps, batch):
         return torch.stack(list(tensors), 1)
-    shape = (steps, rows, batch, *tensors[0].shape[2:])
-    out = torch.full(shape, fill, dtype=tensors[0].dtype, device=tensors[0].device)
+    out = torch.full((steps, rows, batch, *first.shape[2:]), fill, dtype=first.dtype, device=first.device)
+    if alike:
+        out[: len(first), : len(tensors), : first.shape[1]] = torch.stack(list(tensors), 1)
+        return out
     for k, t in enumerate(tensors):
         out[: t.shape[0], k, : t.shape[1]] = t
     return out

@@ -33,10 +33,13 @@ def descend(chain: Chain, calls: Sequence[Call], read: TrainingContext, out: Wei
     """
     for name, w in out.items():
         torch.cat([call.starts[name] for call in calls], out=w)
-    plans = [plan for call in calls for plan in call.context.plans(call.clients, call.round_, call.work)]
-    batches = pad([indices for indices, _ in plans], -1, (1, 1), len(plans))
-    given = [mask for _, mask in plans if mask is not None]
-    masks = pad(given, 0.0, (1, 1), len(plans)).unbind() if given else [None] * len(batches)
+    own, given = [], []
+    for call in calls:
+        mine = call.context.batches(call.clients, call.round_, call.work)
+        own += mine
+        given += call.context.masks(call.clients, call.round_, call.work, mine) or []
+    batches = pad(own, -1, (1, 1), len(own))
+    masks = pad(given, 0.0, (1, 1), len(own)).unbind() if given else [None] * len(batches)
     present = batches >= 0
     counts = present.sum(2)
     shares = present / counts.clamp_min(1)[..., None].to(read.dtype)
@@ -47,4 +50,4 @@ def descend(chain: Chain, calls: Sequence[Call], read: TrainingContext, out: Wei
     for indices, labels, count, mask, share in of_steps:
         batch = Batch(read.inputs_of(indices), labels, count, mask, share)
         losses += chain.descend(out, batch, calls[0].work.learning_rate)
-    return losses / losses.new_tensor([len(indices) for indices, _ in plans])
+    return losses / losses.new_tensor([len(indices) for indices in own])

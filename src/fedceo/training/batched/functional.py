@@ -1,5 +1,6 @@
 """Gradients of K clients at once for any module that torch.func can batch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,7 @@ class Functional:
         clips: Tensor | None,
         out: Weights,
         only: frozenset[str] | None = None,
-        products: list[Product] | None = None,
+        take: Callable[[Product], None] | None = None,
     ) -> Tensor:
         """See Chain.gradient; nothing is left as a product."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}

@@ -39,8 +39,18 @@ def find_seat(trainer: Trainer, context: TrainingContext, others: Sequence[Seat]
     """A seat beside the first of the others that the run fits, or one alone."""
     for other in others:
         if _may_be_joined(trainer) and _may_be_joined(other.trainer) and _fit(trainer, other.trainer):
-            return Seat(other.trainer, replace(context, ready=other.trainer.context.inputs))
+            planned = next((each.context.planned for each in others if _draw_alike(context, each.context)), {})
+            return Seat(other.trainer, replace(context, ready=other.trainer.context.inputs, planned=planned))
     return Seat(trainer, context)
+
+
+def _draw_alike(one: TrainingContext, other: TrainingContext) -> bool:
+    """Whether two runs draw the same batches and dropout masks, which follow from seed and partition."""
+    return one.federation.train is other.federation.train and _drawn_by(one) == _drawn_by(other)
+
+
+def _drawn_by(context: TrainingContext) -> tuple[int, str]:
+    return context.schedule.seed, context.schedule.randomness
 
 
 def train_all(calls: Sequence[tuple[Trainer, Call]]) -> list[Trained | Exception]:
@@ -86,4 +96,5 @@ def _shapes(model: nn.Module) -> list[tuple[str, torch.Size]]:
 def _same_records(a: Federation, b: Federation) -> bool:
     """Whether two federations hold the same records, whoever of their clients has them."""
     normalised = (a.x.dtype, a.mean, a.std) == (b.x.dtype, b.mean, b.std)
-    return normalised and torch.equal(a.x, b.x) and torch.equal(a.y, b.y)
+    pairs = ((a.x, b.x), (a.y, b.y))
+    return normalised and all(one is other or torch.equal(one, other) for one, other in pairs)

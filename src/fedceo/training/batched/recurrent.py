@@ -55,6 +55,12 @@ class RecurrentPass:
         )
         self.cells, self.states = self.gates.new_zeros(2, clients, length + 1, slots, units)
         self.bounded = torch.empty_like(self.cells[:, 1:])  # tanh of the cells
+        self.y = self._run(tokens)
+
+    def _run(self, tokens: Tensor) -> Tensor:
+        """Go from token to token; returns the output."""
+        recurrent, length = self.parameters[1], self.gates.shape[1]
+        units = recurrent.shape[2]
         # views of all tokens at once: between two calls threads that train clients wait for each other
         gates, cells, states, bounded = (each.unbind(1) for each in (self.gates, self.cells, self.states, self.bounded))
         enter, forget, change, leave = (each.unbind(1) for each in self.gates.chunk(4, 3))
@@ -68,14 +74,20 @@ class RecurrentPass:
             torch.mul(forget[t], cells[t], out=cells[t + 1]).addcmul_(enter[t], change[t])
             torch.tanh(cells[t + 1], out=bounded[t])
             torch.mul(leave[t], bounded[t], out=states[t + 1])
-        if block.at_last:
-            self.last = last_token(tokens)[:, None, :, None].expand(-1, 1, -1, units)
-            self.y = self.states[:, 1:].gather(1, self.last)[:, 0]
-        else:
-            self.y = self.states[:, 1:].transpose(1, 2)
+        if not self.block.at_last:
+            return self.states[:, 1:].transpose(1, 2)
+        self.last = last_token(tokens)[:, None, :, None].expand(-1, 1, -1, units)
+        return self.states[:, 1:].gather(1, self.last)[:, 0]
 
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
-        given, recurrent = self.parameters[:2]
+        self.g = g = self._slopes(dy)
+        if not needs_dx:
+            return None
+        return torch.bmm(g.flatten(1, 2), self.parameters[0]).view(*g.shape[:3], -1).transpose(1, 2)
+
+    def _slopes(self, dy: Tensor) -> Tensor:
+        """Go back from token to token; returns the gradients with respect to the gates before sigmoid and tanh."""
+        recurrent = self.parameters[1]
         enter, forget, change, leave = self.gates.chunk(4, 3)
         if self.block.at_last:
             dstates = torch.zeros_like(self.bounded).scatter_(1, self.last, dy[:, None])
@@ -87,7 +99,7 @@ class RecurrentPass:
             enter * (1 - change.square()),
             self.bounded * leave * (1 - leave),
         ]
-        self.g = g = torch.cat(slopes, 3)
+        g = torch.cat(slopes, 3)
         into_cells = (leave * (1 - self.bounded.square())).unbind(1)
         forgets, gates, of_tokens = forget.unbind(1), g.unbind(1), dstates.unbind(1)
         by_kind = g.unflatten(3, (4, -1))
@@ -102,9 +114,7 @@ class RecurrentPass:
             others[t].mul_(of_each)
             leaves[t].mul_(dstate)
             dcell.mul_(forgets[t])
-        if not needs_dx:
-            return None
-        return torch.bmm(g.flatten(1, 2), given).view(*g.shape[:3], -1).transpose(1, 2)
+        return g
 
     @cached_property
     def inputs(self) -> Tensor:

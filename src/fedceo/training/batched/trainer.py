@@ -5,7 +5,7 @@ zeros that count for nothing, and a client that is done takes no step. A cohort 
 clients at a time. On a GPU a step is captured once and replayed (cuda/captured.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from fedceo.training.batched.products import Product
 from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
+from fedceo.training.draws import DeviceDraws
 from fedceo.training.memory import Buffers
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.terms import rescaled
@@ -52,7 +53,7 @@ class Program(Protocol):
         clips: Tensor | None,
         out: Weights,
         only: frozenset[str] | None = None,
-        products: list[Product] | None = None,
+        take: Callable[[Product], None] | None = None,
     ) -> Tensor:
         """See Chain.gradient."""
 
@@ -160,20 +161,14 @@ class BatchedTrainer:
         if isinstance(program, Chain) and not self._has_kernels and is_bare(calls):
             return descend(program, calls, read, out)
         context, work = self.context, calls[0].work
-        shares, generators = [], []
-        for call in calls:
-            its = call.context
-            divisors = [its.expected_batch(client, call.work) for client in call.clients]
-            plans = its.plans(call.clients, call.round_, call.work)
-            shares.append(Share(call.work, call.starts, plans, divisors))
-            if work.record:
-                generators += its.noise_generators(call.clients, call.round_, call.work)
-        noise = RecordNoise(generators, context.device, context.dtype) if work.record else None
+        runs = [(call.context.schedule, call.work.moment(call.round_), call.clients) for call in calls]
+        noise = RecordNoise(runs, context.device, context.dtype) if work.record else None
+        shares = [self._share(call) for call in calls]
         cohort = Cohort.of(shares, context, None if noise is None else noise.keys)
 
         def step(cohort: Cohort, number: int) -> None:
-            products = self._write_gradients(cohort, cohort.batch(read), work)
-            self._take_step(cohort, work, noise, number, products)
+            done = self._write_gradients(cohort, cohort.batch(read), work)
+            self._take_step(cohort, work, noise, number, done)
             cohort.step += 1
 
         if self.captured:
@@ -186,37 +181,54 @@ class BatchedTrainer:
             out[name].copy_(w[:clients])
         return (cohort.losses / cohort.steps)[:clients]
 
-    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> list[Product]:
+    def _share(self, call: Call) -> Share:
+        """The clients of a call with their batches, and masks, or the keys of masks that a kernel draws."""
+        context, clients, round_, work = call.context, call.clients, call.round_, call.work
+        batches = context.batches(clients, round_, work)
+        divisors = [context.expected_batch(client, work) for client in clients]
+        draws = context.draws
+        if self._has_kernels and context.mask_shape is not None and isinstance(draws, DeviceDraws):
+            keys = draws.mask_keys(work.moment(round_), clients)
+            return Share(work, call.starts, batches, divisors, mask_keys=keys)
+        return Share(work, call.starts, batches, divisors, context.masks(clients, round_, work, batches))
+
+    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> set[str]:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
 
-        Returns those that the step to come shall multiply out.
+        Returns the parameters whose step was taken on the way, without a gradient being written.
         """
-        products: list[Product] = []
+        done: set[str] = set()
         # with noise to draw on the way, a product that is first written down is quicker
-        left = self._has_kernels and work.is_plain and work.record is None and cohort.is_aligned
+        on_the_way = self._has_kernels and work.is_plain and work.record is None and cohort.is_aligned
+
+        def take(product: Product) -> None:
+            from fedceo.training.cuda import step
+
+            step.take_product(cohort, work, product)
+            done.update(product.names)
 
         def gradients() -> Tensor:
             return self.program.gradient(
-                cohort.named, batch, cohort.clips, cohort.named_gradients, work.only, products if left else None
+                cohort.named, batch, cohort.clips, cohort.named_gradients, work.only, take if on_the_way else None
             )
 
         if not work.ascent:
             cohort.losses += gradients()
-            return products
+            return done
         if work.record is None:
             gradients()
         before = ascend(cohort, work)
         cohort.losses += gradients()
         cohort.weights.copy_(before)
-        return products
+        return done
 
     def _take_step(
-        self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int, products: Sequence[Product]
+        self, cohort: Cohort, work: Work, noise: RecordNoise | None, number: int, done: Collection[str]
     ) -> None:
         if self._has_kernels:
             from fedceo.training.cuda import step
 
-            step.take_step(cohort, work, products)  # its noise is a function of the cohort's keys and step
+            step.take_step(cohort, work, done)  # its noise is a function of the cohort's keys and step
         else:
             take_step(cohort, work, noise.draw(number, cohort.size) if noise else None)
 

@@ -16,9 +16,11 @@ from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Block, Linear, Pass
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.convolution import Conv
+from fedceo.training.batched.recurrent import Recurrent
 from fedceo.training.cuda.convolution import FusedConvPass, kept_in
 from fedceo.training.cuda.first_convolution import FirstConvPass, as_blocks, fits
 from fedceo.training.cuda.linear import FusedLinearPass
+from fedceo.training.cuda.recurrent import FusedRecurrentPass
 
 MOST_POOLED = 128
 """Pooled values that an int8 can tell apart."""
@@ -30,6 +32,8 @@ def fuse(blocks: Sequence[Block], shape: tuple[int, ...] | None) -> tuple[Block,
     def fused(block: Block, first: bool) -> Block:
         if isinstance(block, Linear):
             return FusedLinear(block)
+        if isinstance(block, Recurrent):
+            return FusedRecurrent(block)
         if not isinstance(block, Conv):
             return block
         square = all(one == other for one, other in (block.stride, block.padding, block.side))
@@ -91,3 +95,17 @@ class FusedLinear:
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> FusedLinearPass:
         return FusedLinearPass(self.block, weights, x, batch.counts, batch.mask if self.block.masked else None)
+
+
+@dataclass(frozen=True)
+class FusedRecurrent:
+    """An LSTM layer whose cell is one kernel for each token."""
+
+    block: Recurrent
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.block.names
+
+    def run(self, weights: Weights, x: Tensor, batch: Batch) -> FusedRecurrentPass:
+        return FusedRecurrentPass(self.block, weights, x, batch.x)

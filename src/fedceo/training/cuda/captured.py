@@ -12,6 +12,8 @@ from fedceo.training.work import Work
 
 MOST_GRAPHS = 16
 """Graphs that are kept, one for each size of cohort; the oldest makes room for the newest."""
+AT_ONCE = 8
+"""Steps that one graph takes; a graph of one step takes the rest of a round."""
 MOST_OF_MEMORY = 1 / 8
 """The part of the GPU's memory that the cohorts of kept graphs may take together."""
 
@@ -24,7 +26,7 @@ class CapturedSteps:
     """
 
     def __init__(self) -> None:
-        self.graphs: dict[Any, tuple[Cohort, torch.cuda.CUDAGraph | None]] = {}
+        self.graphs: dict[Any, tuple[Cohort, dict[int, torch.cuda.CUDAGraph]]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all: they never run at once and leave nothing in it
         self.why_not: str | None = None
 
@@ -39,15 +41,17 @@ class CapturedSteps:
         if key not in self.graphs:
             self._make_room(cohort)
             self.graphs[key] = cohort, self._capture(cohort, step)
-        held, graph = self.graphs[key]
+        held, graphs = self.graphs[key]
         if held is not cohort:
             for (_, to), (_, from_) in zip(_tensors(held), _tensors(cohort), strict=True):
                 to.copy_(from_)
-        for _ in range(cohort.longest):
-            if graph:
+        left = cohort.longest
+        for steps, graph in graphs.items():
+            for _ in range(left // steps):
                 graph.replay()
-            else:
-                step(held)
+            left %= steps
+        for _ in range(left):  # all of them, where nothing could be recorded
+            step(held)
         return held
 
     def _make_room(self, cohort: Cohort) -> None:
@@ -59,24 +63,30 @@ class CapturedSteps:
         ):
             self.graphs.pop(next(iter(self.graphs)))
 
-    def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> torch.cuda.CUDAGraph | None:
-        """Record a step after a rehearsal, in which libraries set themselves up; the cohort is as before afterwards."""
+    def _capture(self, cohort: Cohort, step: Callable[[Cohort], None]) -> dict[int, torch.cuda.CUDAGraph]:
+        """Record AT_ONCE steps and one, after a rehearsal in which libraries set themselves up.
+
+        The cohort is as before afterwards. Returns the graphs by their number of steps, none where it fails.
+        """
         before = [(t, t.clone()) for _, t in _tensors(cohort)]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             step(cohort)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        recorded = True
+        graphs: dict[int, torch.cuda.CUDAGraph] = {}
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
-                step(cohort)
+            for steps in (AT_ONCE, 1):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self.pool):
+                    for _ in range(steps):
+                        step(cohort)
+                graphs[steps] = graph
         except RuntimeError as error:  # a module that asks the host something in the middle
-            recorded, self.why_not = False, str(error).splitlines()[0]
+            graphs, self.why_not = {}, str(error).splitlines()[0]
         for t, was in before:
             t.copy_(was)
-        return graph if recorded else None
+        return graphs
 
 
 def _tensors(cohort: Cohort) -> list[tuple[str, Tensor]]:

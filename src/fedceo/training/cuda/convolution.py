@@ -6,7 +6,6 @@ of a record's gradient is that of the gradient as it is kept, so that what is cl
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -115,9 +114,18 @@ class FusedConvPass:
             PLANAR=self.y.is_contiguous(),
         )  # fmt: skip
 
+    def receive(self, dy: Tensor) -> None:
+        """Unpool the gradient: self.dz, (K, B, R P, C P, out), is that before ReLU and pooling."""
+        clients, slots, out, rows, columns = self.y.shape
+        pool, dy = self.block.pool, dy if dy.stride() == self.y.stride() else dy.contiguous()
+        self.dz = self.x.new_empty(clients, slots, rows * pool, columns * pool, out)
+        convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(self.dz[0, 0].numel(), UNPOOL["TILE"]))](
+            dy, self.winner, self.dz, self.counts, slots, ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool,
+            PLANAR=dy.is_contiguous(), SCALE=scale_of(dy, self.kept), **UNPOOL,
+        )  # fmt: skip
+
     def backward(self, dy: Tensor, needs_dx: bool) -> Tensor | None:
         clients, slots, channels, height, width = self.x.shape
-        self.dy = dy if dy.stride() == self.y.stride() else dy.contiguous()
         if not needs_dx:
             return None
         dx, tiles, dz = torch.empty_like(self.x), self.tiles.back, self.dz  # dx in the same order in memory as x
@@ -127,18 +135,6 @@ class FusedConvPass:
             ROWS=dz.shape[2], COLUMNS=dz.shape[3],
         )  # fmt: skip
         return dx
-
-    @cached_property
-    def dz(self) -> Tensor:
-        """(K, B, R P, C P, out) gradient before ReLU and pooling."""
-        clients, slots, out, rows, columns = self.y.shape
-        pool = self.block.pool
-        dz = self.x.new_empty(clients, slots, rows * pool, columns * pool, out)
-        convolution_kernels.unpool_kernel[(clients * slots, triton.cdiv(dz[0, 0].numel(), UNPOOL["TILE"]))](
-            self.dy, self.winner, dz, self.counts, slots, ROWS=rows, COLUMNS=columns, OUT=out, POOL=pool,
-            PLANAR=self.dy.is_contiguous(), SCALE=scale_of(self.dy, self.kept), **UNPOOL,
-        )  # fmt: skip
-        return dz
 
     def squared_norms(self) -> Tensor:
         if self.forms:

@@ -20,6 +20,10 @@ FEW = 64
 FORWARD = {"TILE": 16, "TILE_IN": 128, "TILE_OUT": 16, "num_warps": 4, "num_stages": 4}
 BACKWARD = {"TILE": 64, "TILE_IN": 64, "TILE_OUT": 32, "num_warps": 4, "num_stages": 4}
 GRADIENTS = {"TILE": 64, "TILE_IN": 32, "TILE_OUT": 16, "num_warps": 2, "num_stages": 1}
+MANY = 32
+"""Clients from which there are programs enough with larger tiles, which read their factors less often."""
+FORWARD_MANY = {"TILE": 32, "TILE_IN": 64, "TILE_OUT": 32, "num_warps": 4, "num_stages": 4}
+GRADIENTS_MANY = {"TILE": 64, "TILE_IN": 64, "TILE_OUT": 64, "num_warps": 4, "num_stages": 1}
 SCALE = {"TILE": 32, "TILE_IN": 128, "AT_ONCE": 128, "num_warps": 4}
 
 
@@ -35,10 +39,11 @@ class FusedLinearPass:
         flags = {"BIAS": block.bias is not None, "MASK": mask is not None, "RELU": block.relu}
         if self.few:
             self.y = self.x.new_empty(clients, slots, size)
-            grid = (clients, triton.cdiv(size, FORWARD["TILE_OUT"]), triton.cdiv(slots, FORWARD["TILE"]))
+            tiles = FORWARD_MANY if clients >= MANY else FORWARD
+            grid = (clients, triton.cdiv(size, tiles["TILE_OUT"]), triton.cdiv(slots, tiles["TILE"]))
             product_kernels.linear_forward_kernel[grid](
                 self.x, self.weight, bias, self._mask, self.y, counts, slots, self.weight.stride(0), bias.stride(0),
-                INPUTS=inputs, OUT=size, **flags, **FORWARD,
+                INPUTS=inputs, OUT=size, **flags, **tiles,
             )  # fmt: skip
             return
         self.y = torch.bmm(self.x, self.weight.mT)
@@ -81,10 +86,11 @@ class FusedLinearPass:
         (clients, slots, size), inputs = self.y.shape, self.x.shape[2]
         weight, bias = sums[self.block.weight], sums[self.block.bias] if self.block.bias else self.g
         if factors is not None and self.few:
-            grid = (clients, triton.cdiv(inputs, GRADIENTS["TILE_IN"]), triton.cdiv(size, GRADIENTS["TILE_OUT"]))
+            tiles = GRADIENTS_MANY if clients >= MANY else GRADIENTS
+            grid = (clients, triton.cdiv(inputs, tiles["TILE_IN"]), triton.cdiv(size, tiles["TILE_OUT"]))
             product_kernels.linear_gradients_kernel[grid](
                 self.g, self.x, factors, weight, bias, self.counts, slots, weight.stride(0), bias.stride(0),
-                INPUTS=inputs, OUT=size, BIAS=self.block.bias is not None, **GRADIENTS,
+                INPUTS=inputs, OUT=size, BIAS=self.block.bias is not None, **tiles,
             )  # fmt: skip
             return
         if factors is not None:

@@ -13,15 +13,19 @@ from fedceo.training.cuda.convolution import kept_in
 ROUNDING = {torch.float32: 2.0**-20, torch.float16: 2.0**-9}
 """The part by which a linear layer's gradient may be longer than its norm says, by the precision of products."""
 
+ENTRIES = 4096
+"""Logits that a program holds at a time."""
+
 
 def cross_entropy(logits: Tensor, batch: Batch, mean: bool) -> tuple[Tensor, Tensor]:
     """See cross_entropy of batched/losses.py."""
     clients, slots, classes = logits.shape
-    losses, dy = logits.new_empty(clients, slots), torch.empty_like(logits)
-    row_kernels.cross_entropy_kernel[(clients * slots,)](
-        logits, batch.labels, batch.counts, losses, dy, slots, classes, MEAN=mean, TILE=triton.next_power_of_2(classes)
-    )
-    return losses.sum(1), dy
+    losses, dy, tile = logits.new_empty(clients), torch.empty_like(logits), triton.next_power_of_2(classes)
+    row_kernels.cross_entropy_kernel[(clients,)](
+        logits, batch.labels, batch.counts, losses, dy, slots, classes, MEAN=mean,
+        TILE=tile, AT_ONCE=max(1, min(64, ENTRIES // tile)), num_warps=4,
+    )  # fmt: skip
+    return losses, dy
 
 
 def clip_factors(squares: Sequence[Tensor], batch: Batch, clips: Tensor) -> Tensor:

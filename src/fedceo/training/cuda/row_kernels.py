@@ -10,13 +10,15 @@ read.
 import triton
 import triton.language as tl
 
+from fedceo.training.cuda.draw_kernels import dropout
+
 
 @triton.jit
 def gather_kernel(
-    inputs, labels, batches, counts, masks, step, x, y, count, mask, slots, size, units,
-    MASK: tl.constexpr, TILE: tl.constexpr,
+    inputs, labels, batches, counts, keys, step, x, y, count, mask, slots, size, units,
+    MASK: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr, TILE_MASK: tl.constexpr,
 ):  # fmt: skip
-    """The step's part of batches, (S, K, B), counts, (S, K), and masks, (S, K, B, units), with inputs and labels."""
+    """The step's part of batches, (S, K, B), and counts, (S, K), with inputs and labels; masks by their keys."""
     row, rows = tl.program_id(0), tl.num_programs(0)
     at = tl.load(step) * rows + row
     record = tl.load(batches + at)
@@ -28,9 +30,10 @@ def gather_kernel(
         value = tl.load(inputs + record * size + unit, mask=unit < size)
         tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
     if MASK:
-        for start in range(0, units, TILE):
-            unit = start + tl.arange(0, TILE)
-            value = tl.load(masks + at * units + unit, mask=unit < units)
+        key, now = tl.load(keys + row // slots), tl.load(step).to(tl.int32)
+        for start in range(0, units, TILE_MASK):
+            unit = start + tl.arange(0, TILE_MASK)
+            value = dropout(key, now, row % slots * units + unit, KEEP)
             tl.store(mask + row.to(tl.int64) * units + unit, value, mask=unit < units)
 
 
@@ -112,24 +115,33 @@ def scale_rows_kernel(
 
 
 @triton.jit
-def cross_entropy_kernel(logits, labels, counts, losses, dy, slots, classes, MEAN: tl.constexpr, TILE: tl.constexpr):
-    """Each record's loss over its client's count, and the gradient of its loss, where MEAN over that count too."""
-    row = tl.program_id(0)
-    count = tl.load(counts + row // slots)
-    fraction = tl.where(row % slots < count, 1.0 / tl.maximum(count, 1), 0.0)
+def cross_entropy_kernel(
+    logits, labels, counts, losses, dy, slots, classes, MEAN: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """The mean loss of a client's records, and the gradient of each one's loss, where MEAN over their number too."""
+    client = tl.program_id(0)
+    count = tl.load(counts + client)
+    fraction = 1.0 / tl.maximum(count, 1)
     unit = tl.arange(0, TILE)
-    at = row.to(tl.int64) * classes + unit
-    value = tl.load(logits + at, mask=unit < classes, other=float("-inf"))
-    label = tl.load(labels + row)
-    value -= tl.max(value, 0)
-    powers = tl.exp(value)
-    total = tl.sum(powers, 0)
-    loss = tl.log(total) - tl.sum(tl.where(unit == label, value, 0.0), 0)
-    g = powers / total - tl.where(unit == label, 1.0, 0.0)
-    if MEAN:
-        g *= fraction
-    tl.store(losses + row, tl.where(fraction > 0, loss * fraction, 0.0))
-    tl.store(dy + at, g, mask=unit < classes)
+    total = tl.zeros((AT_ONCE,), tl.float32)
+    for start in range(0, slots, AT_ONCE):
+        slot = start + tl.arange(0, AT_ONCE)
+        row = (client * slots + slot).to(tl.int64)
+        inside = (slot < slots)[:, None] & (unit < classes)[None, :]
+        at = row[:, None] * classes + unit[None, :]
+        value = tl.load(logits + at, mask=inside, other=float("-inf"))
+        value = tl.where((slot < slots)[:, None], value, 0.0)
+        is_label = unit[None, :] == tl.load(labels + row, mask=slot < slots, other=0)[:, None]
+        value -= tl.max(value, 1)[:, None]
+        powers = tl.exp(value)
+        whole = tl.sum(powers, 1)
+        loss = tl.log(whole) - tl.sum(tl.where(is_label, value, 0.0), 1)
+        g = powers / whole[:, None] - tl.where(is_label, 1.0, 0.0)
+        if MEAN:
+            g = tl.where((slot < count)[:, None], g * fraction, 0.0)
+        total += tl.where(slot < count, loss * fraction, 0.0)
+        tl.store(dy + at, g, mask=inside)
+    tl.store(losses + client, tl.sum(total, 0))
 
 
 @triton.jit

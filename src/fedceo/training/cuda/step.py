@@ -1,6 +1,6 @@
 """A step of SGD on a GPU: kernels that draw its noise on the way, where they know all that the Work asks for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -26,35 +26,42 @@ def fill_noise(keys: Tensor, step: Tensor, size: int) -> Tensor:
     return out
 
 
-def take_step(cohort: Cohort, work: Work, products: Sequence[Product] = ()) -> None:
+def take_step(cohort: Cohort, work: Work, done: Collection[str] = ()) -> None:
     """See take_step of batched/step.py, which takes the steps that the kernels do not know, with the same noise.
 
-    products: gradients of linear layers that `gradients` does not hold; there are none under record privacy.
+    done: parameters whose step `take_product` has taken; there are none under record privacy.
     """
     if not work.is_plain:
         noise = None if cohort.keys is None else fill_noise(cohort.keys, cohort.step, cohort.size)
         general.take_step(cohort, work, noise)
         return
     clients, row = cohort.weights.shape
-    buffers = (cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights))
-    flags = {"MOMENTUM": work.momentum != 0, "PROXIMAL": work.proximal != 0}
-    places = places_of(cohort)
-    for product in products:
-        (_, slots, out), inputs = product.g.shape, product.x.shape[2]
-        grid = (clients, triton.cdiv(out, LINEAR["TILE_OUT"]), triton.cdiv(inputs, LINEAR["TILE_IN"]))
-        step_kernels.linear_step_kernel[grid](
-            product.g, product.x, product.counts, slots, *buffers, cohort.step, cohort.steps, cohort.rates, row,
-            places[product.weight].first, places[product.bias].first if product.bias else 0,
-            work.momentum, work.proximal, INPUTS=inputs, OUT=out, BIAS=product.bias is not None,
-            HALF=kept_in() == torch.float16, HELD=held_times(kept_in()), **flags, **LINEAR,
-        )  # fmt: skip
-    done = {name for product in products for name in product.names}
-    for first, last in _rest(places, done):
+    for first, last in _rest(places_of(cohort), done):
         step_kernels.take_step_kernel[(clients, triton.cdiv(last - first, ENTRIES))](
-            *buffers, cohort.gradients, _or(cohort.keys, cohort.steps), cohort.step, cohort.steps, cohort.rates,
-            _or(cohort.stds, cohort.rates), cohort.divisors, row, first, last, work.momentum, work.proximal,
-            NOISY=work.record is not None, **flags, num_warps=4,
+            *_buffers(cohort), cohort.gradients, _or(cohort.keys, cohort.steps), cohort.step, cohort.steps,
+            cohort.rates, _or(cohort.stds, cohort.rates), cohort.divisors, row, first, last,
+            work.momentum, work.proximal, NOISY=work.record is not None, **_flags(work), num_warps=4,
         )  # fmt: skip
+
+
+def take_product(cohort: Cohort, work: Work, product: Product) -> None:
+    """The plain step, without noise, of a linear layer whose gradient is left as a product."""
+    (clients, slots, out), inputs, places = product.g.shape, product.x.shape[2], places_of(cohort)
+    grid = (clients, triton.cdiv(out, LINEAR["TILE_OUT"]), triton.cdiv(inputs, LINEAR["TILE_IN"]))
+    step_kernels.linear_step_kernel[grid](
+        product.g, product.x, product.counts, slots, *_buffers(cohort), cohort.step, cohort.steps, cohort.rates,
+        cohort.weights.shape[1], places[product.weight].first, places[product.bias].first if product.bias else 0,
+        work.momentum, work.proximal, INPUTS=inputs, OUT=out, BIAS=product.bias is not None,
+        HALF=kept_in() == torch.float16, HELD=held_times(kept_in()), **_flags(work), **LINEAR,
+    )  # fmt: skip
+
+
+def _buffers(cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
+    return cohort.weights, _or(cohort.momenta, cohort.weights), _or(cohort.starts, cohort.weights)
+
+
+def _flags(work: Work) -> dict[str, bool]:
+    return {"MOMENTUM": work.momentum != 0, "PROXIMAL": work.proximal != 0}
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def places_of(cohort: Cohort) -> dict[str, Place]:
     return places
 
 
-def _rest(places: dict[str, Place], done: set[str]) -> Iterator[tuple[int, int]]:
+def _rest(places: dict[str, Place], done: Collection[str]) -> Iterator[tuple[int, int]]:
     """The ranges of a row between parameters that are done."""
     begin = None
     for name, place in places.items():

@@ -44,15 +44,25 @@ def fill_noise_kernel(out, keys, step, size):
 def _move(weights, momenta, starts, at, inside, g, noise, rate, divisor, std, momentum, proximal,
           NOISY: tl.constexpr, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr):  # fmt: skip
     """Move the entries `at` by their gradient g; without NOISY, MOMENTUM or PROXIMAL what belongs to it is not read."""
-    w = tl.load(weights + at, mask=inside)
+    w, pulled = _pull(weights, momenta, starts, at, inside, momentum, proximal, MOMENTUM, PROXIMAL)
     if NOISY:
         g = (g + std * noise) / divisor
-    if PROXIMAL:
-        g += proximal * (w - tl.load(starts + at, mask=inside))
+    g += pulled
     if MOMENTUM:
-        g += momentum * tl.load(momenta + at, mask=inside)
         tl.store(momenta + at, g, mask=inside)
     tl.store(weights + at, w - rate * g, mask=inside)
+
+
+@triton.jit
+def _pull(weights, momenta, starts, at, inside, momentum, proximal, MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr):
+    """The weights `at`, and what is added to their gradient: momentum and the pull back to the start."""
+    w = tl.load(weights + at, mask=inside)
+    pulled = tl.zeros_like(w)
+    if PROXIMAL:
+        pulled += proximal * (w - tl.load(starts + at, mask=inside))
+    if MOMENTUM:
+        pulled += momentum * tl.load(momenta + at, mask=inside)
+    return w, pulled
 
 
 @triton.jit
@@ -90,7 +100,7 @@ def linear_step_kernel(
     """The same step without noise for a linear layer whose gradient, the sum of g x^T over records, is never written.
 
     The (OUT, INPUTS) weights begin at the entry `first` of a row, the bias at `first_bias`. HALF multiplies in float16,
-    gradients held times HELD.
+    gradients held times HELD. Weights are asked for before the product, so that they come while it is computed.
     """
     client = tl.program_id(0)
     if tl.load(step) < tl.load(steps + client):
@@ -100,6 +110,11 @@ def linear_step_kernel(
         total = tl.zeros((TILE_OUT, TILE_IN), tl.float32)
         total_bias = tl.zeros((TILE_OUT,), tl.float32)
         batch = (client * slots).to(tl.int64)
+        rate, start = tl.load(rates + client), client.to(tl.int64) * row
+        at = first + (out * INPUTS)[:, None] + entry[None, :]
+        inside = (out < OUT)[:, None] & (entry < INPUTS)[None, :]
+        w, pulled = _pull(weights + start, momenta + start, starts + start, at, inside, momentum, proximal,
+                          MOMENTUM, PROXIMAL)  # fmt: skip
         for begin in range(0, count, TILE):
             record = begin + tl.arange(0, TILE)
             dy = tl.load(
@@ -116,11 +131,10 @@ def linear_step_kernel(
                 total = tl.dot(fit(HELD * dy, tl.float16), fit(inputs, tl.float16), total)
             else:
                 total = tl.dot(dy, inputs, total, input_precision="tf32x3")
-        rate, start = tl.load(rates + client), client.to(tl.int64) * row
-        at = first + (out * INPUTS)[:, None] + entry[None, :]
-        inside = (out < OUT)[:, None] & (entry < INPUTS)[None, :]
-        _move(weights + start, momenta + start, starts + start, at, inside, total / HELD, 0.0, rate, 1.0, 0.0,
-              momentum, proximal, False, MOMENTUM, PROXIMAL)  # fmt: skip
+        moved = total / HELD + pulled
+        if MOMENTUM:
+            tl.store(momenta + start + at, moved, mask=inside)
+        tl.store(weights + start + at, w - rate * moved, mask=inside)
         if BIAS:
             if tl.program_id(2) == 0:
                 _move(weights + start, momenta + start, starts + start, first_bias + out, out < OUT, total_bias,
