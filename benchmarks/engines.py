@@ -1,15 +1,17 @@
 """CPU time of a round with either engine on a CPU, model by model: the measurement behind engine = "auto".
 
-    python benchmarks/engines.py [--rounds 3] [--out FILE]
+    python benchmarks/engines.py [--rounds 3] [--seconds 1] [--out FILE]
 
 Random data, K = 4 clients, one local epoch. CPU time of user and system, summed over threads, per client and round: it
-changes less than the clock's on a machine that does other things too. Medians over rounds after one uncounted.
-"system" is the system's share: memory that is fetched from it anew in every step shows there.
+changes less than the clock's on a machine that does other things too. Medians over rounds after one uncounted, so many
+that they take a second: the system books its time in ticks of some milliseconds, and a few rounds of a small model are
+not many more. "system" is the system's share: memory that is fetched from it anew in every step shows there.
 """
 
 import argparse
 import resource
 import statistics
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ def make_context(model: str, shape: tuple[int, ...], records: int) -> TrainingCo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="at least")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of CPU, at least")
     parser.add_argument("--out", type=Path, default=RESULTS / "engines-cpu.json")
     options = parser.parse_args()
     print(f"{'CPU ms per client-round':<28}{'batched':>10}{'system':>8}{'loop':>10}{'system':>8}{'ratio':>8}   auto")
@@ -65,12 +68,14 @@ def main() -> None:
         times: dict[str, list[tuple[float, float]]] = {"batched": [], "loop": []}
         for engine, spent in times.items():
             trainer = make_trainer(context, engine)
-            for turn in range(options.rounds + 1):
+            for turn in count():
                 before = resource.getrusage(resource.RUSAGE_SELF)
                 trainer.train(starts, range(CLIENTS), turn + 1, work)
                 after = resource.getrusage(resource.RUSAGE_SELF)
                 if turn:
                     spent.append((after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime))
+                if turn >= options.rounds and sum(map(sum, spent)) >= options.seconds:
+                    break
         row: dict[str, Any] = {"setting": name, "auto": choose_engine(context, "auto")}
         for engine, spent in times.items():
             row[engine] = 1e3 * statistics.median(user + system for user, system in spent) / CLIENTS

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
-from fedceo.training.batched.blocks import Conv, Linear, squares_by_position, squares_of_sums
+from fedceo.training.batched.blocks import Linear, squares_of_sums
 from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.convolution import Conv, squares_by_position
 from fedceo.training.batched.recurrent import Recurrent
 from tests.support.small_federation import SmallConv
 

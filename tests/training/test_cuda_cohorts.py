@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedceo.training.batched.cohort import Cohort
+from fedceo.training.batched.cohort import Call, Cohort
 from fedceo.training.batched.joining import Seat, find_seat
-from fedceo.training.batched.trainer import BatchedTrainer, Call
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.draws import HAS_TRITON
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,10 @@ from torch import Tensor, nn
 from fedceo.errors import UsageError
 from fedceo.models import build_model, parameters_of
 from fedceo.models.mlp import MLP
-from fedceo.training.batched.trainer import BatchedTrainer, Call
+from fedceo.tensors.weights import Weights
+from fedceo.training.batched.blocks import CACHED
+from fedceo.training.batched.cohort import Call
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import choose_engine, why_not_batched
 from fedceo.training.loop import LoopTrainer
@@ -49,9 +51,17 @@ def test_loop_and_batch_agree(which: str, record: RecordPrivacy | None) -> None:
         assert difference(loop.weights, begin) > 1e-3, "something was learnt"
 
 
-@pytest.mark.parametrize("which", ["with biases", "without", "with dropout", "convolution"])
-def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: str) -> None:
-    """Plain SGD; the smallest client is done long before the others, and must stay where it is."""
+@pytest.mark.parametrize("cached", [CACHED, 200])
+@pytest.mark.parametrize("which", ["with biases", "without", "with dropout", "convolution", "two convolutions"])
+def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(
+    which: str, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain SGD; the smallest client is done long before the others, and must stay where it is.
+
+    Layers have more outputs than a batch has records, and fewer; with a cache of 200 bytes their weights are taken some
+    columns at a time.
+    """
+    monkeypatch.setattr("fedceo.training.batched.blocks.CACHED", cached)
     torch.manual_seed(0)
     biases = which == "with biases"
     model: nn.Module = nn.Sequential(
@@ -61,6 +71,9 @@ def test_steps_that_go_straight_into_the_weights_are_those_of_the_loop(which: st
         model = models()["mlp"].double()
     elif which == "convolution":
         model = models()["conv"].double()
+    elif which == "two convolutions":
+        convolutions = nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 5, 2, bias=False), nn.MaxPool2d(2)
+        model = nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(5, 7), nn.Linear(7, 3)).double()
     begin, work = starts(model, 3), Work(5, 4, 0.1)
     here = context(model, torch.float64)
     loop, batch = (trainer(here).train(begin, [0, 2, 3], 2, work) for trainer in (LoopTrainer, BatchedTrainer))
@@ -107,9 +120,9 @@ def test_a_cohort_too_large_for_memory_trains_in_parts(
     sizes: list[int] = []
     train = small._train
 
-    def counted(calls: Sequence[Call]) -> Any:
+    def counted(calls: Sequence[Call], out: Weights) -> Tensor:
         sizes.extend(len(call.clients) for call in calls)
-        return train(calls)
+        return train(calls, out)
 
     monkeypatch.setattr(small, "_train", counted)
     parts = small.train(begin, [0, 1, 2, 3], 1, work)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from fedceo.models import build_model, parameters_of
 from fedceo.training.batched import cohort, joining
+from fedceo.training.batched.cohort import Call
 from fedceo.training.batched.joining import Seat, find_seat, train_all
-from fedceo.training.batched.trainer import BatchedTrainer, Call
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer
 from fedceo.training.schedule import Schedule

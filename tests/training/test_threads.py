@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedceo.models.mlp import MLP
 from fedceo.training.batched.trainer import BatchedTrainer, cut
 from fedceo.training.loop import LoopTrainer
+from fedceo.training.threads import FEW, threads_for
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.small_federation import SmallConv
 from tests.support.trainers import RECORD, Normed, context, difference, models, starts
@@ -86,3 +87,15 @@ def test_the_loop_takes_no_more_threads_than_torch_was_given(threads: int) -> No
     here = threading.get_ident()
     assert {inside for _, inside in Witness.seen} == {1}
     assert len(Witness.seen) <= threads and (here in {thread for thread, _ in Witness.seen}) == (threads == 1)
+
+
+def test_few_numbers_take_one_thread() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for numbers, expected in ((FEW, 1), (FEW + 1, 3)):
+            with threads_for(numbers):
+                assert torch.get_num_threads() == expected
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

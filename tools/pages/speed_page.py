@@ -149,6 +149,41 @@ def race_on_a_cpu() -> list[str]:
     return lines
 
 
+def limits_on_a_cpu() -> list[str]:
+    result, raced = read("roofline-cpu"), read("rounds-cpu")
+    lines = ["## What limits a round on two cores", ""]
+    lines.append(
+        measured(result, "roofline.py")
+        + " Milliseconds of one core for a client's\n"
+        + "round. *alone*: each part in the fastest kernel that torch has for it, operands in the cache; *floor*: "
+        + "operations\n"
+        + f"at {result['most_gflops']:.0f} GFLOP/s, the most that any product reached (a large one of matrices: "
+        + f"{result['product_gflops']:.0f}), or bytes at {result['copy_gb_s']:.0f} GB/s, a copy inside the cache."
+    )
+    for name, setting in result["settings"].items():
+        lines += ["", f"| {name} | MFLOP | MB | alone | floor |", "|---|---|---|---|---|"]
+        for row in setting["parts"]:
+            count = row["count"]
+            lines.append(
+                f"| {row['part']} | {count * row['operations'] / 1e6:.1f} | {count * row['bytes'] / 1e6:.1f} | "
+                f"{count * row['alone_us'] / 1e3:.2f} | {count * row['floor_us'] / 1e3:.2f} |"
+            )
+        lines += [f"| **sum** | | | **{setting['alone_ms']:.2f}** | **{setting['floor_ms']:.2f}** |", ""]
+        lines.append(_most(setting, [row for row in raced["rows"] if row["setting"] == name], raced["cores"]))
+    return lines
+
+
+def _most(setting: dict[str, Any], rows: list[dict[str, Any]], cores: int) -> str:
+    """How far ahead of the others anybody can be who has the same cores."""
+    spent = {row["contender"]: row["client_ms"] * cores for row in rows if row["processes"] * row["threads"] == cores}
+    ours, alone = spent.pop("fedceo"), setting["alone_ms"]
+    factors = ", ".join(f"{time / alone:.1f} ({name})" for name, time in spent.items() if "fedceo" not in name)
+    return (
+        f"So nobody who calls these kernels is ahead of the others by more than {factors};\n"
+        f"fedceo takes {ours / alone:.2f} times the sum of its parts alone."
+    )
+
+
 def features() -> list[str]:
     lines = ["## Scattering features", ""]
     for name, where in (("scattering-h200", "on the GPU"), ("scattering-cpu", "on two cores of a CPU")):
@@ -159,7 +194,7 @@ def features() -> list[str]:
 
 
 def page() -> str:
-    parts = (rounds(), tf32(), stacks(), race(), race_on_a_cpu(), features(), roofline())
+    parts = (rounds(), tf32(), stacks(), race(), race_on_a_cpu(), limits_on_a_cpu(), features(), roofline())
     return HEAD + "\n" + "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable
 
-from scipy import stats
-
+from fedceo.accounting.binomial import above
 from fedceo.accounting.plan import NoiseSite, Question
 
 SHARE = 1e-3
@@ -31,7 +30,7 @@ def epsilon_if_nobody_is_capped(question: Question, epsilon_at: Callable[[float]
     if cap_is_harmless(question):
         return epsilon_at(plan.delta)
     rate = max(plan.rate, question.most_reports / plan.clients)
-    reached = plan.clients * float(stats.binom.sf(cap, question.turns, rate))
+    reached = plan.clients * above(cap, question.turns, rate)
     if reached > SHARE * plan.delta:
         return math.inf
     epsilon = epsilon_at((1 - SHARE) * plan.delta)

@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, optimize, signal
+from scipy import fft
 
 from fedceo.accounting.gaussian import Floats
+from fedceo.accounting.search import minimum
 
 Complexes: TypeAlias = npt.NDArray[np.complex128]
 
@@ -33,6 +34,8 @@ WRAPPED = 1e-16
 """Tilted probability that may lie outside the window of the FFT."""
 ACCURACY = 1e-5
 """Relative error of epsilon that the lattice may add (always upwards)."""
+SMALLEST = 745.0
+"""An exponent from which on e^-x is nothing."""
 LARGEST_LATTICE = 2**20
 """Points of a lattice; where more would be needed, accuracy is given up, upwards."""
 
@@ -241,8 +244,8 @@ def _chernoff(release: Release, delta: float) -> tuple[float, float]:
         theta = math.exp(log_theta)
         return (release.moments(theta).log_mgf + log_peak(theta) - math.log(delta)) / theta
 
-    found = optimize.minimize_scalar(bound, bounds=(-20.0, 30.0), method="bounded", options={"xatol": 1e-2})
-    return math.exp(found.x), float(found.fun)
+    place, least = minimum(bound, -20.0, 30.0, precision=1e-2)
+    return math.exp(place), least
 
 
 def log_peak(theta: float) -> float:
@@ -285,7 +288,11 @@ def _deltas(masses: Floats, step: float) -> Floats:
 
     With y_i, the sum of masses_j e^(s_(i+1) - s_j) over j > i, it is the sum over k >= i of y_k (1 - e^-step).
     """
-    discounted = signal.lfilter([0.0, 1.0], [1.0, -math.exp(-step)], masses[::-1])
+    discounted = np.concatenate([[0.0], masses[:0:-1]])
+    count = 1  # terms that each sum has so far; those of the sum so many places before it come next
+    while count < len(masses) and step * count < SMALLEST:
+        discounted[count:] += math.exp(-step * count) * discounted[:-count]
+        count *= 2
     return np.cumsum(discounted)[::-1] * -math.expm1(-step)
 
 

@@ -11,7 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import special
+
+from fedceo.accounting.binomial import above, at_most, exactly
+from fedceo.accounting.search import zero
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -67,11 +70,11 @@ def drawn_gaussians_epsilon(
 def binomial(trials: int, probability: float, negligible: float) -> tuple[Floats, Floats, float]:
     """The likely counts, their probabilities, and the probability of all others, at most twice what is negligible."""
     # the tails themselves are looked at: scipy's quantiles are lost in rounding errors below 1e-16
-    smallest = _first(lambda m: stats.binom.cdf(m, trials, probability) > negligible, trials)
-    largest = _first(lambda m: stats.binom.sf(m, trials, probability) <= negligible, trials)
+    smallest = _first(lambda m: at_most(m, trials, probability) > negligible, trials)
+    largest = _first(lambda m: above(m, trials, probability) <= negligible, trials)
     counts = np.arange(smallest, largest + 1, dtype=np.float64)
-    left_out = stats.binom.sf(largest, trials, probability) + stats.binom.cdf(smallest - 1, trials, probability)
-    return counts, stats.binom.pmf(counts, trials, probability), float(left_out)
+    left_out = above(largest, trials, probability) + at_most(smallest - 1, trials, probability)
+    return counts, exactly(counts, trials, probability), left_out
 
 
 def _first(holds: Callable[[int], bool], last: int) -> int:
@@ -86,4 +89,5 @@ def _smallest_epsilon(delta_at: Callable[[float], float], largest_mu: float, del
     largest = largest_mu**2 / 2 + largest_mu * math.sqrt(2 * math.log(2 / delta))
     if delta_at(largest) > delta:
         return math.inf
-    return float(optimize.brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, largest, rtol=1e-9))
+    # in logarithms, in which it is nearly straight; zero is as good as any number below delta
+    return zero(lambda epsilon: math.log(max(delta_at(epsilon), 1e-300) / delta), 0.0, largest, 1e-10 * largest)

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from scipy import stats
-
+from fedceo.accounting.binomial import quantile
 from fedceo.accounting.plan import Question
 from fedceo.accounting.reasons import EVERY_ROUND, HARDLY_EXCEEDED, MOST_OF_ANY, THE_CAP, THE_MEAN
 
@@ -27,7 +26,7 @@ def participation_counts(question: Question) -> list[Count]:
     if plan.everyone_is_in and plan.participation_cap is None:
         return [Count(rounds, EVERY_ROUND)]
     drawn = [
-        Count(int(stats.binom.ppf(QUANTILE, rounds, plan.rate)), HARDLY_EXCEEDED, is_known=False),
+        Count(quantile(QUANTILE, rounds, plan.rate), HARDLY_EXCEEDED, is_known=False),
         Count(plan.rate * rounds, THE_MEAN, is_known=False),
     ]
     if plan.participation_cap is None:

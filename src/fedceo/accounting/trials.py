@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from fedceo.accounting.gaussian import Floats
 from fedceo.errors import UsageError
@@ -83,7 +83,8 @@ class Trials:
     def probabilities(self) -> Floats:
         """The probabilities of 0, 1, 2, ... trials, as far as any of them matters."""
         if self.is_poisson:
-            found = stats.poisson.pmf(np.arange(self._last + 1), self.mean)
+            counts = np.arange(self._last + 1)
+            found = np.exp(special.xlogy(counts, self.mean) - self.mean - special.gammaln(counts + 1))
             return np.asarray(found, dtype=np.float64)
         if self.gamma == 1:
             return np.array([0.0, 1.0])

@@ -26,6 +26,7 @@ from fedceo.methods.base import Method, State, Statistics
 from fedceo.simulation.clock import Clock
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
+from fedceo.training.threads import threads_for
 from fedceo.training.work import Trainer, Work
 
 
@@ -107,7 +108,8 @@ def take_round(state: State, entry: Entry, method: Method, collect: Collect, clo
     found = collect(state, entry)
     if found.personal:
         state = replace(state, personal={**state.personal, **found.personal})
-    with (clock or Clock()).during("server step"):
+    numbers = len(entry.reported) * sum(w.numel() for w in state.weights.values())
+    with (clock or Clock()).during("server step"), threads_for(numbers):
         after, about = method.aggregate(state, method.visible(found.uploads), entry.round)
     record = {"nonfinite_updates": found.uploads.nonfinite, "train_loss": found.loss} | about
     return Outcome(after, record, found)
@@ -142,7 +144,8 @@ class LocalCohort:
         origin = {name: state.weights[name] for name in sent.start}
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
-        with self.clock.during("privatising"):
+        numbers = sum(w.numel() for w in sent.trained.values())
+        with self.clock.during("privatising"), threads_for(numbers):
             mechanism = self.mechanism.before(entry.round, origin, self.noise)
             uploads = mechanism.privatise(sent, self._senders(entry), origin)
         sent_models = sent if statistics is None else None

@@ -185,10 +185,10 @@ def question_to_solve(experiment: Experiment, sizes: Sequence[int], observer: st
 
 def _hardly_exceeded(experiment: Experiment, clients: int) -> int:
     """A number of rounds such that any client is in more with a probability of 1e-5 at most."""
-    from scipy import stats  # slow to import, and seldom needed
+    from fedceo.accounting.binomial import quantile
 
     rounds, rate = experiment.train.rounds, experiment.cohort.size / clients
-    most = int(stats.binom.ppf(1 - 1e-5 / clients, rounds, rate))
+    most = quantile(1 - 1e-5 / clients, rounds, rate)
     return min(experiment.privacy.participation_cap or rounds, most)
 
 

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.runs import OnStart
 from fedceo.tensors.weights import Weights
+from fedceo.training.batched.cohort import Call
 from fedceo.training.batched.joining import Seat, find_seat, train_all
-from fedceo.training.batched.trainer import Call
 from fedceo.training.work import Trained, Trainer, Work
 
 Result = TypeVar("Result")

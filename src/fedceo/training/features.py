@@ -18,7 +18,7 @@ from fedceo.data import DATASETS, Federation
 from fedceo.data.cache import keep_tensors, read_tensors
 from fedceo.data.sharing import DERIVED
 from fedceo.models import OnFeatures
-from fedceo.training.batched.trainer import one_torch_thread
+from fedceo.training.threads import one_torch_thread
 
 CHUNKS = {"cpu": 4, "cuda": 256}
 """Records that are transformed at a time: on a CPU few, so that what they need stays near."""

@@ -4,8 +4,10 @@ trainer.py     the rounds: clients that fit in memory together, their steps
 joining.py     which runs may be trained together, as further clients of one cohort
 cohort.py      the buffers of a cohort in training, and its batches
 step.py        a step of SGD on these buffers
+descent.py     plain SGD without a GPU's kernels, which needs none of them
 chain.py       models that are a chain of known layers, read off their own code
-blocks.py      those layers for K clients, backward passes written out
+blocks.py      those layers for K clients, backward passes written out: linear ones
+convolution.py convolutions
 recurrent.py   likewise LSTM layers, with a table of their memory
 losses.py      the cross-entropy and the clipping of records' gradients between the layers' passes
 products.py    gradients left as products, for a step that multiplies on the way to the weights

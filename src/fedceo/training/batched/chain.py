@@ -18,8 +18,9 @@ from torch import Tensor, fx, nn
 
 from fedceo.models.lstm import AtLast, Embedding, Layer
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, ConvPass, Linear, LinearPass, Pass, Receives, Stores
+from fedceo.training.batched.blocks import Block, Linear, LinearPass, Pass, Receives, Stores
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.convolution import Conv, ConvPass
 from fedceo.training.batched.losses import Loss, clip_factors, cross_entropy
 from fedceo.training.batched.products import AsProduct, Product
 from fedceo.training.batched.recurrent import Recurrent, RecurrentPass
@@ -141,11 +142,10 @@ class Chain:
         passes = self.forward(weights, batch)
         losses, dy = self.loss(passes[-1].y, batch, True)
         for i in reversed(range(len(passes))):
-            dx = passes[i].backward(dy, needs_dx=i > 0)
-            dy = dy if dx is None else dx
-        for each in passes:
+            each = passes[i]
             assert isinstance(each, LinearPass | ConvPass | RecurrentPass), "only blocks without kernels of a GPU"
-            each.descend(rate)
+            dx = each.descend(dy, i > 0, rate)
+            dy = dy if dx is None else dx
         return losses
 
     def forward(self, weights: Weights, batch: Batch) -> list[Pass]:

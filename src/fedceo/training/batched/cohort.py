@@ -1,7 +1,7 @@
 """The buffers of a cohort in training: K models as the rows of one matrix, their batches and their progress."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import NamedTuple
@@ -36,12 +36,14 @@ class Batch(NamedTuple):
         labels: (K, B), or (K, B, ...) other targets.
         counts: (K,) records in each client's batch.
         mask: (K, B, units) or none.
+        shares: the `fractions`, where they are known already.
     """
 
     x: Tensor
     labels: Tensor
     counts: Tensor
     mask: Tensor | None = None
+    shares: Tensor | None = None
 
     @property
     def present(self) -> Tensor:
@@ -51,7 +53,27 @@ class Batch(NamedTuple):
     @property
     def fractions(self) -> Tensor:
         """(K, B) the part of each record in its client's mean: 1 / count, and 0 for filling."""
-        return self.present / self.counts.clamp_min(1)[:, None]
+        return self.present / self.counts.clamp_min(1)[:, None] if self.shares is None else self.shares
+
+
+@dataclass(frozen=True)
+class Call:
+    """A cohort that waits to be trained: the arguments of Trainer.train and the context of their run."""
+
+    context: TrainingContext
+    starts: Weights
+    clients: Sequence[int]
+    round_: int
+    work: Work
+
+    def part(self, first: int, last: int) -> "Call":
+        """The same for the clients from `first` up to, but without, `last`."""
+        return replace(
+            self,
+            starts={name: w[first:last] for name, w in self.starts.items()},
+            clients=self.clients[first:last],
+            work=self.work.of(slice(first, last)),
+        )
 
 
 @dataclass(frozen=True)

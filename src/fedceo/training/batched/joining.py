@@ -13,7 +13,8 @@ from torch import nn
 
 from fedceo.data import Federation
 from fedceo.training.batched.chain import Chain
-from fedceo.training.batched.trainer import BatchedTrainer, Call
+from fedceo.training.batched.cohort import Call
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.work import Trained, Trainer
 

@@ -61,17 +61,19 @@ class RecurrentPass:
         """Go from token to token; returns the output."""
         recurrent, length = self.parameters[1], self.gates.shape[1]
         units = recurrent.shape[2]
+        # views of all tokens at once: between two calls threads that train clients wait for each other
+        gates, cells, states, bounded = (each.unbind(1) for each in (self.gates, self.cells, self.states, self.bounded))
+        enter, forget, change, leave = (each.unbind(1) for each in self.gates.chunk(4, 3))
+        enter_and_forget, turned = self.gates[..., : 2 * units].unbind(1), recurrent.mT
         for t in range(length):
-            gates = self.gates[:, t]
             if t > 0:
-                gates.baddbmm_(self.states[:, t], recurrent.mT)
-            gates[..., : 2 * units].sigmoid_()
-            gates[..., 2 * units : 3 * units].tanh_()
-            gates[..., 3 * units :].sigmoid_()
-            enter, forget, change, leave = gates.chunk(4, 2)
-            torch.mul(forget, self.cells[:, t], out=self.cells[:, t + 1]).addcmul_(enter, change)
-            torch.tanh(self.cells[:, t + 1], out=self.bounded[:, t])
-            torch.mul(leave, self.bounded[:, t], out=self.states[:, t + 1])
+                gates[t].baddbmm_(states[t], turned)
+            enter_and_forget[t].sigmoid_()
+            change[t].tanh_()
+            leave[t].sigmoid_()
+            torch.mul(forget[t], cells[t], out=cells[t + 1]).addcmul_(enter[t], change[t])
+            torch.tanh(cells[t + 1], out=bounded[t])
+            torch.mul(leave[t], bounded[t], out=states[t + 1])
         if not self.block.at_last:
             return self.states[:, 1:].transpose(1, 2)
         self.last = last_token(tokens)[:, None, :, None].expand(-1, 1, -1, units)
@@ -98,16 +100,20 @@ class RecurrentPass:
             self.bounded * leave * (1 - leave),
         ]
         g = torch.cat(slopes, 3)
-        into_cell = leave * (1 - self.bounded.square())
+        into_cells = (leave * (1 - self.bounded.square())).unbind(1)
+        forgets, gates, of_tokens = forget.unbind(1), g.unbind(1), dstates.unbind(1)
+        by_kind = g.unflatten(3, (4, -1))
+        others, leaves = by_kind[..., :3, :].unbind(1), by_kind[..., 3, :].unbind(1)
         dcell = torch.zeros_like(self.cells[:, 0])
-        for t in reversed(range(g.shape[1])):
-            later = t + 1 < g.shape[1]
-            dstate = torch.baddbmm(dstates[:, t], g[:, t + 1], recurrent) if later else dstates[:, t]
-            dcell.addcmul_(dstate, into_cell[:, t])
-            gates = g[:, t].unflatten(2, (4, -1))
-            gates[:, :, :3].mul_(dcell[:, :, None])
-            gates[:, :, 3].mul_(dstate)
-            dcell.mul_(forget[:, t])
+        of_each = dcell[:, :, None]
+        dstate = of_tokens[-1]
+        for t in reversed(range(len(gates))):
+            if t + 1 < len(gates):
+                dstate = torch.baddbmm(of_tokens[t], gates[t + 1], recurrent)
+            dcell.addcmul_(dstate, into_cells[t])
+            others[t].mul_(of_each)
+            leaves[t].mul_(dstate)
+            dcell.mul_(forgets[t])
         return g
 
     @cached_property
@@ -136,11 +142,13 @@ class RecurrentPass:
         for bias in biases:
             torch.sum(g, 1, out=bias)
 
-    def descend(self, rate: float) -> None:
-        """One step of plain SGD."""
+    def descend(self, dy: Tensor, needs_dx: bool, rate: float) -> Tensor | None:
+        """Like `backward`, with a step of plain SGD."""
+        dx = self.backward(dy, needs_dx)
         given, recurrent, *biases = self.parameters
         g = self.g.flatten(1, 2)
         for weight, u in ((given, self.x), (recurrent, self.states[:, :-1].flatten(1, 2))):
             torch.baddbmm(weight, g.mT, u, alpha=-rate, out=weight)
         for bias in biases:
             bias.sub_(g.sum(1), alpha=rate)
+        return dx

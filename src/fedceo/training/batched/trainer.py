@@ -7,8 +7,7 @@ clients at a time. On a GPU a step is captured once and replayed (cuda/captured.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -16,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Conv
 from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
-from fedceo.training.batched.cohort import Batch, Cohort, Share
+from fedceo.training.batched.cohort import Batch, Call, Cohort, Share
+from fedceo.training.batched.convolution import Conv
+from fedceo.training.batched.descent import descend, is_bare
 from fedceo.training.batched.functional import Functional
 from fedceo.training.batched.losses import loss_of
 from fedceo.training.batched.products import Product
@@ -26,8 +26,10 @@ from fedceo.training.batched.step import ascend, take_step
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
 from fedceo.training.draws import DeviceDraws
+from fedceo.training.memory import Buffers
 from fedceo.training.noise import RecordNoise, has_kernels
 from fedceo.training.terms import rescaled
+from fedceo.training.threads import one_torch_thread
 from fedceo.training.work import Trained, Work
 
 CPU_BYTES = 2**30
@@ -56,26 +58,6 @@ class Program(Protocol):
         """See Chain.gradient."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """A cohort that waits to be trained: the arguments of Trainer.train and the context of their run."""
-
-    context: TrainingContext
-    starts: Weights
-    clients: Sequence[int]
-    round_: int
-    work: Work
-
-    def part(self, first: int, last: int) -> "Call":
-        """The same for the clients from `first` up to, but without, `last`."""
-        return replace(
-            self,
-            starts={name: w[first:last] for name, w in self.starts.items()},
-            clients=self.clients[first:last],
-            work=self.work.of(slice(first, last)),
-        )
-
-
 class BatchedTrainer:
     """SGD on K stacked models at once."""
 
@@ -83,6 +65,7 @@ class BatchedTrainer:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
         self._reads: dict[str, TrainingContext] = {}
+        self._buffers = Buffers()
         self._has_kernels = has_kernels(context.device, context.dtype)
         self.captured = CapturedSteps() if self._has_kernels and context.make_ready() else None
 
@@ -104,14 +87,14 @@ class BatchedTrainer:
         places = [here for share in cut(range(clients), each) for here in cut(share, most)]
         device, dtype = self.context.device, self.context.dtype
         weights = {
-            name: torch.empty(clients, *w.shape[1:], dtype=dtype, device=device) for name, w in calls[0].starts.items()
+            name: self._buffers.empty((clients, *w.shape[1:]), dtype, device) for name, w in calls[0].starts.items()
         }
+        self._buffers.let_go()
 
         def part(here: range) -> Tensor:
-            cohort = self._train(list(_cut(calls, here.start, here.stop)))
-            for name, w in cohort.named.items():
-                weights[name][here.start : here.stop] = w[: len(here)]
-            return (cohort.losses / cohort.steps)[: len(here)]
+            return self._train(
+                list(_cut(calls, here.start, here.stop)), {n: w[here.start : here.stop] for n, w in weights.items()}
+            )
 
         if workers is None:
             losses = [part(here) for here in places]
@@ -172,24 +155,20 @@ class BatchedTrainer:
             self._reads[precision] = context if stored is context.inputs else replace(context, ready=stored)
         return self._reads[precision]
 
-    def _train(self, calls: Sequence[Call]) -> Cohort:
-        """The cohort of these clients after the round."""
+    def _train(self, calls: Sequence[Call], out: Weights) -> Tensor:
+        """Train these clients and write their weights to `out`; returns their mean losses."""
+        program, read = self.program, self._read()
+        if isinstance(program, Chain) and not self._has_kernels and is_bare(calls):
+            return descend(program, calls, read, out)
         context, work = self.context, calls[0].work
         runs = [(call.context.schedule, call.work.moment(call.round_), call.clients) for call in calls]
         noise = RecordNoise(runs, context.device, context.dtype) if work.record else None
         shares = [self._share(call) for call in calls]
         cohort = Cohort.of(shares, context, None if noise is None else noise.keys)
-        program = self.program
-        bare = program if isinstance(program, Chain) and not self._has_kernels and _is_bare(calls) else None
-        read = self._read()
 
         def step(cohort: Cohort, number: int) -> None:
-            batch = cohort.batch(read)
-            if bare:  # a client that is done has a batch of no records, whose gradient is zero
-                cohort.losses += bare.descend(cohort.named, batch, work.learning_rate)
-            else:
-                done = self._write_gradients(cohort, batch, work)
-                self._take_step(cohort, work, noise, number, done)
+            done = self._write_gradients(cohort, cohort.batch(read), work)
+            self._take_step(cohort, work, noise, number, done)
             cohort.step += 1
 
         if self.captured:
@@ -197,7 +176,10 @@ class BatchedTrainer:
         else:
             for number in range(cohort.longest):
                 step(cohort, number)
-        return cohort
+        clients = len(next(iter(out.values())))
+        for name, w in cohort.named.items():
+            out[name].copy_(w[:clients])
+        return (cohort.losses / cohort.steps)[:clients]
 
     def _share(self, call: Call) -> Share:
         """The clients of a call with their batches, and masks, or the keys of masks that a kernel draws."""
@@ -296,23 +278,7 @@ def _cut(calls: Sequence[Call], first: int, last: int) -> Iterator[Call]:
         first, last = first - len(call.clients), last - len(call.clients)
 
 
-def _is_bare(calls: Sequence[Call]) -> bool:
-    """Whether every step is w -= eta * gradient with one eta for all."""
-    return calls[0].work.is_bare and len({call.work.learning_rate for call in calls}) == 1
-
-
 def cut(places: range, most: int) -> list[range]:
     """The places in as few parts as hold at most so many, of equal sizes but for the last."""
     size = -(-len(places) // -(-len(places) // most))
     return [places[first : first + size] for first in range(0, len(places), size)]
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch use one thread for each product inside, also in threads that begin here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

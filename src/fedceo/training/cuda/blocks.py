@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Block, Conv, Linear, Pass
+from fedceo.training.batched.blocks import Block, Linear, Pass
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.convolution import Conv
 from fedceo.training.batched.recurrent import Recurrent
 from fedceo.training.cuda.convolution import FusedConvPass, kept_in
 from fedceo.training.cuda.first_convolution import FirstConvPass, as_blocks, fits

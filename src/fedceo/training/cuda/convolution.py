@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Conv, squares_by_position
+from fedceo.training.batched.convolution import Conv, squares_by_position
 from fedceo.training.cuda import convolution_kernels, gradient_kernels
 
 SUM = {"TILE": 64, "AT_ONCE": 64, "num_warps": 2}

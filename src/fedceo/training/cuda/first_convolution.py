@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.blocks import Conv
+from fedceo.training.batched.convolution import Conv
 from fedceo.training.cuda import first_kernels
 from fedceo.training.cuda.convolution import Formed, add_up, group_of, outputs, pooled_size, scale_of, tile_of
 
