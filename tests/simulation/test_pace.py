@@ -70,6 +70,7 @@ def test_a_run_logs_its_measured_rounds(caplog: pytest.LogCaptureFixture) -> Non
         lines = [record.getMessage() for record in caplog.records]
         assert [line.split(",")[0] for line in lines] == ["round 1 of 4", "round 2 of 4", "round 4 of 4"]
         assert f"test accuracy {100 * run.history[-1]['test_accuracy']:.2f} %" in lines[-1]
+        assert [", epsilon " in line for line in lines] == [False, True, True], "with every measurement"
         caplog.clear()
         fedceo.run(SHORT, progress=False)
         assert not caplog.records

@@ -125,15 +125,16 @@ def demo(
     from fedceo.experiment.catalogue import demo_experiments
     from fedceo.simulation.durable import free_folder
     from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal.progress import progress
+    from fedceo.terminal.progress import Screen, progress
     from fedceo.terminal.results import show_comparison, show_run
 
     folder = free_folder(out)
     runs = {}
     for name, experiment in demo_experiments().items():
         with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
+            screen = [] if as_json else [Screen(advance)]
             runs[name] = run_experiment(
-                experiment, out=folder / name, on_round=advance, should_stop=should_stop, progress=False
+                experiment, out=folder / name, callbacks=screen, should_stop=should_stop, progress=False
             )
         if not runs[name].finished:
             show_run(runs[name], folder / name)
