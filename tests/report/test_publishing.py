@@ -69,6 +69,17 @@ def test_a_trade_off_has_a_line_for_each_method() -> None:
     assert len(drawing.figure.axes[0].collections) == 2, "bands, and no bars beside them"
 
 
+def test_a_method_has_its_colour_whoever_stands_beside_it() -> None:
+    def colours(*methods: str) -> dict[str, int]:
+        looks = looks_of([made_group(A, method=method) for method in methods])
+        return {method: look[0] for method, look in zip(methods, looks, strict=True)}
+
+    some = colours("centaur", "fedceo", "ditto", "fedavg")
+    others = colours("fedavg", "dp-fed-ls", "ppsgd", "fedceo", "blur-lus", "centaur", "ditto")
+    assert all(some[method] == others[method] for method in ("centaur", "fedceo", "fedavg"))
+    assert len(set(others.values())) == len(others)
+
+
 def test_variants_of_a_method_share_its_colour_in_every_figure() -> None:
     groups = [made_group(A, method="fedceo", train={"learning_rate": 0.1}), made_group(A)]
     groups += [made_group(B, method="fedceo", train={"learning_rate": 0.01})]

@@ -42,6 +42,8 @@ class MethodSettings(Section):
     later_fields: ClassVar[tuple[str, ...]] = ()
     title: ClassVar[str] = ""
     """The name by which tables and figures call the method; left empty: the name in experiment files."""
+    colour: ClassVar[int | None] = None
+    """The number of its colour in all figures, for methods that are often compared; the others take what is left."""
 
     def titled(self, experiment: Experiment) -> str:
         """The method's name in tables and figures about an experiment, whose noise may give it another one."""

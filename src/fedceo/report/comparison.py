@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 
 from scipy import stats
 
@@ -117,10 +117,20 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def looks_of(groups: Sequence[Group]) -> list[tuple[int, int]]:
-    """For each group the number of its method and, among the groups of that method, its own: one colour a method."""
+    """For each group the number of its method's colour and, among the groups of that method, its own.
+
+    A method has the same colour whoever stands beside it, so that the figures of one paper agree.
+    """
     titles = [group.experiment.method.titled(group.experiment) for group in groups]
-    known = list(dict.fromkeys(titles))
-    return [(known.index(title), titles[:number].count(title)) for number, title in enumerate(titles)]
+    colours: dict[str, int] = {}
+    for title, group in zip(titles, groups, strict=True):
+        wanted = group.experiment.method.colour
+        if wanted is not None and wanted not in colours.values():
+            colours.setdefault(title, wanted)
+    for title in titles:
+        if title not in colours:
+            colours[title] = next(number for number in count() if number not in colours.values())
+    return [(colours[title], titles[:number].count(title)) for number, title in enumerate(titles)]
 
 
 def named(groups: Sequence[Group], renamed: Sequence[str] = ()) -> list[Group]:
