@@ -79,6 +79,12 @@ def test_a_folder_of_runs_stands_for_all_of_them(runs: Path) -> None:
         load_runs([runs / "nothing-here"])
 
 
+def test_a_loaded_run_shows_itself(runs: Path) -> None:
+    (run,) = load_runs([runs / "free"])
+    assert repr(run).startswith("<LoadedRun free: fedavg, finished, test accuracy ")
+    assert run._repr_html_().startswith(f"<div>{repr(run)[1:-1]}</div><svg ")
+
+
 def test_accuracies_at_other_epsilons_are_not_at_the_same_privacy(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs / "fedceo" / "seed-0", other)

@@ -13,6 +13,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.report.style import Array
 from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.shown import as_html
 from fedceo.simulation.summary import summarise
 from fedceo.studies.filling import read_entries
 
@@ -42,6 +43,9 @@ class LoadedRun:
         last = self.accuracy["last"]
         measured = "" if last is None else f", test accuracy {100 * last:.2f} %"
         return f"<LoadedRun {self.name}: {self.experiment.method.name}, {self.state}{measured}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self.history, self.experiment.train.rounds)
 
     @property
     def accuracy(self) -> dict[str, Any]:

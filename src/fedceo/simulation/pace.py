@@ -20,6 +20,8 @@ SILENCE = 60.0
 """Seconds after which a round is told of that was not measured, so that slow runs can be seen to live."""
 BAR = 20
 """Letters of a bar."""
+NOTEBOOK = 110
+"""Letters of a line in a notebook, whose cells are that wide on a laptop."""
 BETWEEN_FRAMES = 0.1
 """Seconds between two frames of a bar at least."""
 
@@ -104,7 +106,7 @@ class Bar:
         if pace.elapsed < self._due and pace.step < pace.total:
             return
         self._due = pace.elapsed + BETWEEN_FRAMES
-        line = self._frame(shutil.get_terminal_size().columns - 1)
+        line = self._frame(shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else NOTEBOOK)
         sys.stderr.write(f"\r{line.ljust(self._written)}")
         sys.stderr.flush()
         self._written = len(line)

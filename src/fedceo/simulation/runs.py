@@ -75,7 +75,7 @@ class Run:
         return in_words(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(repr(self), self.history, self.experiment.train.rounds)
 
 
 def run(
