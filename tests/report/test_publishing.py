@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from fedceo.experiment.method_table import known_methods, settings_of
 from fedceo.report import by_name, figures
 from fedceo.report.comparison import looks_of, named
 from fedceo.report.loading import Group, load_runs
-from fedceo.report.table import _sampling
-from tests.support.made_runs import FREE, made_group
+from fedceo.report.table import _sampling, paper_table
+from fedceo.report.writers import to_markdown
+from tests.support.made_runs import FREE, RISE, made_group
 
 A = {0: 70.0, 1: 72.0, 2: 71.0}
 B = {0: 70.5, 1: 72.6, 2: 71.4}
@@ -200,3 +202,29 @@ def test_a_caption_says_whose_epsilon_sampling_lowers() -> None:
         "fixed sampling for the outsider, no amplification by sampling for the server"
     )
     assert _sampling({("outsider", "poisson"), ("server", "poisson")}) == "poisson sampling"
+
+
+def of_rmse(errors: dict[int, float], method: str, name: str) -> Group:
+    """An experiment whose runs, by seed, are measured by their RMSE."""
+    group = made_group(dict.fromkeys(errors, 0.0), method=method, name=name)
+    runs = []
+    for run, error in zip(group.runs, errors.values(), strict=True):
+        about = {"metric": "rmse", "lower_is_better": True}
+        history = [about | {"round": t, "test_rmse": error * (2 - RISE[t])} for t in RISE]
+        result = {key: value for key, value in (run.result or {}).items() if key != "accuracy"}
+        runs.append(replace(run, history=history, result=result | about | {"rmse": {"last": error, "best": error}}))
+    return Group(name, tuple(runs))
+
+
+def test_the_lowest_error_is_the_best_in_tables_and_figures() -> None:
+    groups = [of_rmse({0: 2.0, 1: 3.0}, "fedavg", "a"), of_rmse({0: 1.5, 1: 2.25}, "fedceo", "b")]
+    text = to_markdown(paper_table(groups))
+    assert "| method | last RMSE | difference |" in text and "| FedCEO | **1.875** ± 0.530 | - |" in text
+    assert "| UDP-FedAvg | 2.500 ± 0.707 | +0.625 " in text
+    assert "Last: test RMSE of the global model" in text and "Bold: the lowest mean." in text
+    assert "%" not in text.replace("95 %", "") and "points" not in text and "accuracy" not in text
+    curves = figures.accuracy_curves(groups)
+    np.testing.assert_allclose(curves.data["b/mean"][-1], 1.875)
+    assert curves.figure.axes[0].get_ylabel() == "test RMSE" and curves.caption.startswith("Test RMSE of the global")
+    np.testing.assert_allclose(figures.forest(groups).data["UDP-FedAvg"][0], 0.625)
+    assert figures.trade_off(groups).figure.axes[0].get_ylabel() == "last test RMSE"

@@ -43,9 +43,10 @@ class Contest:
     contenders: tuple[Contender, ...]
 
     def ranked(self, key: str) -> list[Contender]:
-        """The contenders that have this number of the accuracy summary, the highest mean first."""
+        """The contenders that have this number of the summary, the best mean first."""
         means = {c.name: values.mean() for c in self.contenders if len(values := c.group.accuracies(key))}
-        return sorted((c for c in self.contenders if c.name in means), key=lambda c: -means[c.name])
+        upwards = -1 if self.contenders[0].group.metric.higher_is_better else 1
+        return sorted((c for c in self.contenders if c.name in means), key=lambda c: upwards * means[c.name])
 
 
 @dataclass(frozen=True)

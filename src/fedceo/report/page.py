@@ -63,6 +63,11 @@ def write_report(
     if out.is_dir():
         raise UsageError(f"{out}: is a folder, expected a name for the page, such as report.html")
     runs = load_runs(paths)
+    if not runs[0].experiment.task.measures_classes:
+        raise UsageError(
+            f"{runs[0].path}: the page shows accuracies, and its [task] is measured otherwise; fedceo table and fedceo "
+            "figure show it"
+        )
     if public:
         kept, left_out = public_runs(runs)
         text = render(kept, observer, (PUBLIC, *left_out))
