@@ -153,7 +153,8 @@ def elsewhere(engine: str, count: int | None, address: str | None, gpus: float |
 
         return Workers(count, address, gpus)
     if engine != "here":
-        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"')
+        how = f"; how clients are trained: --set train.engine={engine}" if engine in ("auto", "loop", "batched") else ""
+        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"{how}')
     for name, value in (("--workers", count), ("--ray-address", address), ("--gpus-per-worker", gpus)):
         if value is not None:
             raise UsageError(f"{name}: is for --engine ray")

@@ -8,6 +8,7 @@ what the method cannot be combined with, what `fedceo tune` searches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
@@ -161,7 +162,9 @@ def _read(table: Any) -> Any:
     try:
         kind = settings_of(name)
     except (KeyError, TypeError):
-        line = f"method.name: unknown method {name!r}, expected one of {', '.join(known_methods())}, or {OWN}"
+        close = get_close_matches(str(name).lower(), known_methods(), n=1)
+        hint = f"did you mean {close[0]}? Expected" if close else "expected"
+        line = f"method.name: unknown method {name!r}, {hint} one of {', '.join(known_methods())}, or {OWN}"
         raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
     try:
         return kind.model_validate(table)
