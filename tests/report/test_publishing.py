@@ -80,6 +80,8 @@ def test_a_method_has_its_colour_whoever_stands_beside_it() -> None:
     others = colours("fedavg", "dp-fed-ls", "ppsgd", "fedceo", "blur-lus", "centaur", "ditto")
     assert all(some[method] == others[method] for method in ("centaur", "fedceo", "fedavg"))
     assert len(set(others.values())) == len(others)
+    free, private = looks_of([made_group(A, privacy=FREE, epsilon=None), made_group(A)])
+    assert private[0] == some["fedavg"] != free[0]
 
 
 def test_variants_of_a_method_share_its_colour_in_every_figure() -> None:

@@ -120,11 +120,15 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 def looks_of(groups: Sequence[Group]) -> list[tuple[int, int]]:
     """For each group the number of its method's colour and, among the groups of that method, its own.
 
-    A method has the same colour whoever stands beside it, so that the figures of one paper agree.
+    A method has the same colour whoever stands beside it, so that the figures of one paper agree; where it is there
+    with and without noise, under two names, the private one has it.
     """
     titles = [group.experiment.method.titled(group.experiment) for group in groups]
     colours: dict[str, int] = {}
-    for title, group in zip(titles, groups, strict=True):
+    private_first = sorted(
+        zip(titles, groups, strict=True), key=lambda each: not each[1].experiment.mechanism.adds_noise
+    )
+    for title, group in private_first:
         wanted = group.experiment.method.colour
         if wanted is not None and wanted not in colours.values():
             colours.setdefault(title, wanted)
