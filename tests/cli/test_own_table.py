@@ -15,6 +15,7 @@ FILE = """
 path = "people.csv"
 {target}
 client_column = "who"
+local_test = 0.3
 [task]
 name = "{task}"
 [model]
@@ -63,5 +64,6 @@ def test_seeds_of_a_table_are_one_experiment_in_a_paper(said: Any, task: str, he
     for runs in ("runs", "runs/results.json"):
         table = said("table", runs)
         assert head in table and table.count("| FedAvg |") == 1 and " ± " in table and "over 2 seeds" in table
+        assert ("| P-loc RMSE | worst RMSE |" in table) == (task == "regression"), "what each client has"
         assert "All rows: data people.csv, partition natural" in table
         assert "bands are one standard deviation" in said("figure", "accuracy", runs, "-o", "f.pdf")

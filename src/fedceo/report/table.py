@@ -26,6 +26,8 @@ ACCURACIES = {
     "worst": ("distribution_{}_worst_last", "P-dist in the worst tenth of the clients"),
 }
 """Accuracies, or another metric of the task, by the name of their column: the key in the summary, and the meaning."""
+OF_OTHER_TASKS = {"worst": ("local_{}_worst_last", "P-loc in the worst tenth of the clients")}
+"""What a column is in tasks without P-dist, which weights classes."""
 USUAL = ("last", "average", "P-dist", "difference", "outsider", "server")
 """The columns where none are asked for; those without a value, or with one value for all, are left out."""
 OTHERS = ("difference", "sigma", "seeds", "seconds", *OBSERVERS)
@@ -63,7 +65,8 @@ def paper_table(
     names = dict.fromkeys(contender.name for contest in found for contender in contest.contenders)
     if against is not None and against not in names:
         raise UsageError(f"--against: {against!r}, expected one of: {'; '.join(names)}")
-    wanted = list(columns or USUAL)
+    by_class = done[0].metric.name == "accuracy"
+    wanted = list(columns or (USUAL if by_class else ("last", "average", "P-loc", "worst", *USUAL[3:])))
     if twice := next((name for name in wanted if wanted.count(name) > 1), None):
         raise UsageError(f"--columns: {twice!r} is there twice, expected every column once")
     measure = next((name for name in wanted if name in ACCURACIES), "last")
@@ -81,7 +84,13 @@ def paper_table(
 
 
 def _key(name: str, metric: Metric) -> str:
-    return ACCURACIES[name][0].format(metric.name)
+    return _measure(name, metric)[0].format(metric.name)
+
+
+def _measure(name: str, metric: Metric) -> tuple[str, str]:
+    """The key and the meaning of a column."""
+    others = {} if metric.name == "accuracy" else OF_OTHER_TASKS
+    return others.get(name) or ACCURACIES[name]
 
 
 def _column(name: str, measure: str, against: str | None, groups: Sequence[Group]) -> Asked:
@@ -185,7 +194,8 @@ def _caption(groups: Sequence[Group], shown: Sequence[str], measure: str, agains
     several = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds)}"
     spread = f", mean ± standard deviation over {several} seeds" if max(seeds) > 1 else ", one seed each"
     metric = groups[0].metric
-    meanings = [f"{name}: {ACCURACIES[name][1].replace('{}', metric.words)}" for name in shown if name in ACCURACIES]
+    measured = [name for name in shown if name in ACCURACIES]
+    meanings = [f"{name}: {_measure(name, metric)[1].replace('{}', metric.words)}" for name in measured]
     sentences = [f"{'; '.join(meanings)}{spread}." if meanings else ""]
     shared = shared_settings(groups)
     own = {group.runs[0].data for group in groups if group.experiment.data.name is None}
@@ -198,7 +208,7 @@ def _caption(groups: Sequence[Group], shown: Sequence[str], measure: str, agains
         said.append(f"σ {_short(sigma)}")
     sentences.append(f"All rows: {', '.join(said)}." if said else "")
     sentences += _privacy(groups, shown)
-    if any(name in ACCURACIES for name in shown) and len(groups) > 1:
+    if measured and len(groups) > 1:
         most = "highest" if metric.higher_is_better else "lowest"
         sentences.append(f"Bold: the {most} mean{' of its setting' if settings > 1 else ''}.")
     if "difference" in shown:
