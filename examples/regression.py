@@ -31,7 +31,6 @@ with tempfile.TemporaryDirectory() as folder:
                 "path": str(table),
                 "target_columns": ["progression"],
                 "client_column": "practice",
-                "partition": "natural",
                 "local_test": 0.2,
             },
             "task": {"name": "regression"},

@@ -62,6 +62,26 @@ def test_an_option_that_is_none_is_answered_by_what_to_type(
     assert capsys.readouterr().err == f"fedceo: No such option: {answer}\n"
 
 
+@pytest.mark.parametrize(
+    "words, answer",
+    [
+        (("--rounds", "3"), "No such option: --rounds here; expected behind a command: fedceo run FILE --rounds"),
+        (("mine.toml",), "No such command 'mine.toml'; an experiment file is run by: fedceo run mine.toml"),
+        (("rnu", "mine.toml"), "No such command 'rnu'; did you mean fedceo run?"),
+        (("account", "mine.toml"), "No such command 'account'; did you mean fedceo privacy account?"),
+        (("privacy", "acount"), "No such command 'acount'; did you mean fedceo privacy account?"),
+        (("data", "xyz"), "No such command 'xyz'; expected one of list, verify, get"),
+        (("run", "--engine", "loop", "mine.toml"),
+         '--engine: \'loop\', expected "here" or "ray"; how clients are trained: --set train.engine=loop'),
+    ],
+)  # fmt: skip
+def test_a_guess_is_answered_by_what_to_type(
+    words: tuple[str, ...], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedceo(monkeypatch, *words) == 2
+    assert capsys.readouterr().err == f"fedceo: {answer}\n"
+
+
 def test_completion_can_be_installed_and_knows_the_commands(tmp_path: Path) -> None:
     home = {**os.environ, "HOME": str(tmp_path)}
     # it asks which shell started it, and there may be none above the tests; with a command behind it bash stays

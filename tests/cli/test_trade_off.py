@@ -54,6 +54,8 @@ def test_every_epsilon_is_run_once_and_drawn(ended: Any, capsys: pytest.CaptureF
     assert len(list(out.rglob("model.safetensors"))) == 6
     assert all(file.stat().st_mtime_ns == time for file, time in times.items()), "what is done is left alone"
     assert "fedceo figure trade-off runs/trade-off/mine -o FILE" in capsys.readouterr().out
+    assert ended("mine.toml", "--epsilons", "4", "--rounds", "1", "--jobs", "1") == 0
+    assert len(list(out.rglob("model.safetensors"))) == 6, "another experiment is drawn by itself, in another folder"
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def together(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
 def test_natural_clients_keep_their_ids(tmp_path: Path) -> None:
     table = columns()
     path = write_csv(tmp_path / "people.csv", table)
-    natural = Data(path=str(path), label_column="outcome", client_column="who", partition="natural")
+    natural = Data(path=str(path), label_column="outcome", client_column="who")
+    assert natural.partition == "natural", "who names clients means them"
     federation = build_federation(natural, 0)
     assert [federation.name_of(k) for k in range(federation.clients)] == sorted(PEOPLE)
     for client in range(federation.clients):
@@ -129,6 +130,19 @@ def test_natural_clients_keep_their_ids(tmp_path: Path) -> None:
     assert list(few.client_names) == sorted(who for who in PEOPLE if counts[who] >= 16) != sorted(PEOPLE)
     pooled = federate(by_hand(table), Data(name="people", partition="pooled", clients=2), 0)
     assert pooled.name_of(1) == "1"
+
+
+def test_a_partition_that_nobody_asked_for_does_not_pass_over_natural_clients_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = 'data.partition: "iid" deals the records of 4 natural clients anew; "natural" keeps them'
+    federate(by_hand(columns()), Data(name="people", clients=4, partition="iid"), 0)
+    assert not caplog.messages
+    for _ in range(2):
+        federate(by_hand(columns()), Data(name="people", clients=4), 0)
+    assert caplog.messages == [said], "once for many runs"
+    table = Data(path="people.csv", label_column="outcome", client_column="who", partition="iid")
+    assert (table.partition, table.clients) == ("iid", 100), "what is written counts"
 
 
 def test_a_client_without_records_is_named_by_its_id() -> None:

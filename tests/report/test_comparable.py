@@ -9,8 +9,9 @@ import pytest
 
 from fedceo.errors import UsageError
 from fedceo.report.comparable import warnings
-from fedceo.report.loading import group_runs, load_runs
+from fedceo.report.loading import Group, group_runs, load_runs
 from tests.support.edited_runs import edit_experiment, edit_result
+from tests.support.made_runs import FREE, made_group
 
 
 def page_warnings(runs: Path, tmp_path: Path, toml: tuple[str, str] = ("", ""), **result: Any) -> list[str]:
@@ -78,6 +79,12 @@ def test_a_folder_of_runs_stands_for_all_of_them(runs: Path) -> None:
         load_runs([runs / "nothing-here"])
 
 
+def test_a_loaded_run_shows_itself(runs: Path) -> None:
+    (run,) = load_runs([runs / "free"])
+    assert repr(run).startswith("<LoadedRun free: fedavg, finished, test accuracy ")
+    assert run._repr_html_().startswith(f"<div>{repr(run)[1:-1]}</div><svg ")
+
+
 def test_accuracies_at_other_epsilons_are_not_at_the_same_privacy(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs / "fedceo" / "seed-0", other)
@@ -88,3 +95,15 @@ def test_accuracies_at_other_epsilons_are_not_at_the_same_privacy(runs: Path, tm
         edit_result(other, privacy=rows)
         found = warnings(group_runs(load_runs([runs / "fedceo" / "seed-0", other, runs / "free"])))
         assert [sentence[: len(words[0])] for sentence in found] == words
+
+
+def test_methods_compared_at_each_of_several_epsilons_are_at_the_same_privacy() -> None:
+    def at(epsilon: float, method: str, spent: float) -> Group:
+        privacy = {"noise_multiplier": None, "target_epsilon": epsilon}
+        return made_group({0: 70.0}, method=method, name=f"{method} {epsilon}", epsilon=spent, privacy=privacy)
+
+    groups = [at(epsilon, method, epsilon) for epsilon in (2.0, 8.0) for method in ("fedavg", "fedceo")]
+    assert warnings([*groups, made_group({0: 90.0}, privacy=FREE, epsilon=None)]) == []
+    (sentence,) = warnings([*groups[:3], at(8.0, "fedceo", 9.0)])
+    assert "8 (fedavg 8.0), 9 (fedceo 8.0)." in sentence and "2.0" not in sentence
+    assert len(warnings(groups[:3])) == 1, "one of them has no rival at its epsilon but those at others"

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from fedceo.experiment.method_table import known_methods, settings_of
 from fedceo.report import by_name, figures
 from fedceo.report.comparison import looks_of, named
 from fedceo.report.loading import Group, load_runs
-from fedceo.report.table import _sampling
-from tests.support.made_runs import FREE, made_group
+from fedceo.report.table import _sampling, paper_table
+from fedceo.report.writers import to_markdown
+from tests.support.made_runs import FREE, RISE, made_group
 
 A = {0: 70.0, 1: 72.0, 2: 71.0}
 B = {0: 70.5, 1: 72.6, 2: 71.4}
@@ -67,6 +69,19 @@ def test_a_trade_off_has_a_line_for_each_method() -> None:
     np.testing.assert_allclose(drawing.data["FedCEO/sd"], np.std(list(B.values()), ddof=1))
     assert list(lines(drawing.figure)) == ["UDP-FedAvg", "FedCEO", "FedAvg, no privacy"]
     assert len(drawing.figure.axes[0].collections) == 2, "bands, and no bars beside them"
+
+
+def test_a_method_has_its_colour_whoever_stands_beside_it() -> None:
+    def colours(*methods: str) -> dict[str, int]:
+        looks = looks_of([made_group(A, method=method) for method in methods])
+        return {method: look[0] for method, look in zip(methods, looks, strict=True)}
+
+    some = colours("centaur", "fedceo", "ditto", "fedavg")
+    others = colours("fedavg", "dp-fed-ls", "ppsgd", "fedceo", "blur-lus", "centaur", "ditto")
+    assert all(some[method] == others[method] for method in ("centaur", "fedceo", "fedavg"))
+    assert len(set(others.values())) == len(others)
+    free, private = looks_of([made_group(A, privacy=FREE, epsilon=None), made_group(A)])
+    assert private[0] == some["fedavg"] != free[0]
 
 
 def test_variants_of_a_method_share_its_colour_in_every_figure() -> None:
@@ -193,3 +208,29 @@ def test_a_caption_says_whose_epsilon_sampling_lowers() -> None:
         "fixed sampling for the outsider, no amplification by sampling for the server"
     )
     assert _sampling({("outsider", "poisson"), ("server", "poisson")}) == "poisson sampling"
+
+
+def of_rmse(errors: dict[int, float], method: str, name: str) -> Group:
+    """An experiment whose runs, by seed, are measured by their RMSE."""
+    group = made_group(dict.fromkeys(errors, 0.0), method=method, name=name)
+    runs = []
+    for run, error in zip(group.runs, errors.values(), strict=True):
+        about = {"metric": "rmse", "lower_is_better": True}
+        history = [about | {"round": t, "test_rmse": error * (2 - RISE[t])} for t in RISE]
+        result = {key: value for key, value in (run.result or {}).items() if key != "accuracy"}
+        runs.append(replace(run, history=history, result=result | about | {"rmse": {"last": error, "best": error}}))
+    return Group(name, tuple(runs))
+
+
+def test_the_lowest_error_is_the_best_in_tables_and_figures() -> None:
+    groups = [of_rmse({0: 2.0, 1: 3.0}, "fedavg", "a"), of_rmse({0: 1.5, 1: 2.25}, "fedceo", "b")]
+    text = to_markdown(paper_table(groups))
+    assert "| method | last RMSE | difference |" in text and "| FedCEO | **1.875** ± 0.530 | - |" in text
+    assert "| UDP-FedAvg | 2.500 ± 0.707 | +0.625 " in text
+    assert "Last: test RMSE of the global model" in text and "Bold: the lowest mean." in text
+    assert "%" not in text.replace("95 %", "") and "points" not in text and "accuracy" not in text
+    curves = figures.accuracy_curves(groups)
+    np.testing.assert_allclose(curves.data["b/mean"][-1], 1.875)
+    assert curves.figure.axes[0].get_ylabel() == "test RMSE" and curves.caption.startswith("Test RMSE of the global")
+    np.testing.assert_allclose(figures.forest(groups).data["UDP-FedAvg"][0], 0.625)
+    assert figures.trade_off(groups).figure.axes[0].get_ylabel() == "last test RMSE"

@@ -123,7 +123,7 @@ def test_decimal_points_stand_below_each_other(accuracies: list[list[float]]) ->
         (("method",), (sum(each) / len(each), max(each) - min(each)) if len(each) > 1 else (each[0],))
         for each in accuracies
     )
-    look = Column("accuracy", ("sd",), (" ± ", ""), lambda value: f"{value:.2f}", has_best=True)
+    look = Column("accuracy", ("sd",), (" ± ", ""), lambda value: f"{value:.2f}", best=max)
     latex = to_latex(Table((Column("method", is_text=True), look), (blocks,), ""))
     cells = [line.removesuffix(r" \\").split(" & ")[1] for line in latex.splitlines() if line.startswith("method &")]
     assert len({room_behind_the_point(cell) for cell in cells[1:]}) == 1
@@ -157,7 +157,7 @@ NASTY = [r"\input{/etc/passwd}", "[2pt] & % $x_1^2$ #~{}", "*{9}{c}", "a--b<c>|d
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(tmp_path: Path) -> None:
-    look = Column("accuracy", ("low", "high"), (" [", ", ", "]"), lambda value: f"{value:+.2f}", has_best=True)
+    look = Column("accuracy", ("low", "high"), (" [", ", ", "]"), lambda value: f"{value:+.2f}", best=max)
     blocks = tuple(((name,), (1.5 * k, -3.0, 12.0)[: k % 3 + 1]) for k, name in enumerate(NASTY))
     table = to_latex(Table((Column("name", is_text=True), look), (blocks, blocks[::-1]), " ".join(NASTY)))
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + table + "\\end{document}\n"

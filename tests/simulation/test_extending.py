@@ -185,7 +185,9 @@ def test_on_the_command_line(
             main()
         return end.value.code, capsys.readouterr().err
 
-    assert ended("--more", "2") == (2, "fedceo: --more: is for a finished run, expected --resume RUN too\n")
-    assert not ended("--resume", str(finished), "--more", "2", "--json")[0]
-    folder = RunFolder(finished.with_name("run-more-2"))
-    assert folder.finished and folder.result()["rounds"] == 6
+    needed = "fedceo: --more: is for a finished run, expected its folder too: fedceo run RUN --more N\n"
+    assert ended("--more", "2") == (2, needed)
+    for words, name in (([str(finished)], "run-more-2"), (["--resume", str(finished)], "run-more-2-2")):
+        assert not ended(*words, "--more", "2", "--json")[0]
+        folder = RunFolder(finished.with_name(name))
+        assert folder.finished and folder.result()["rounds"] == 6

@@ -1,6 +1,7 @@
 """Time left follows from the steps taken, and a run tells of itself where nobody draws a bar."""
 
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import fedceo
 from fedceo.simulation import pace as told
 from fedceo.simulation.pace import Pace, line_of, minutes
+from fedceo.simulation.shown import as_html
 from tests.support.small_runs import changed
 
 SHORT = changed(train={"rounds": 4}, evaluation={"every": 2})
@@ -70,6 +72,7 @@ def test_a_run_logs_its_measured_rounds(caplog: pytest.LogCaptureFixture) -> Non
         lines = [record.getMessage() for record in caplog.records]
         assert [line.split(",")[0] for line in lines] == ["round 1 of 4", "round 2 of 4", "round 4 of 4"]
         assert f"test accuracy {100 * run.history[-1]['test_accuracy']:.2f} %" in lines[-1]
+        assert [", epsilon " in line for line in lines] == [False, True, True], "with every measurement"
         caplog.clear()
         fedceo.run(SHORT, progress=False)
         assert not caplog.records
@@ -136,4 +139,16 @@ def test_a_run_shows_itself_in_a_few_words() -> None:
     epsilon = next(row["epsilon"] for row in run.result["privacy"] if row["observer"] == "outsider")
     assert f"epsilon {epsilon:.3g} for the outsider" in words and len(words) < 200
     html = run._repr_html_()
-    assert html.count("<polyline") == 1 and accuracy in html and len(html) < 1000
+    assert html.count("<polyline") == 1 and accuracy in html and len(html) < 2000
+    values = sorted(100 * each["test_accuracy"] for each in run.history if "test_accuracy" in each)
+    assert html.count("<circle") == 2 and all(f"{value:.2f} %</text>" in html for value in values)
+
+
+def test_a_curve_is_drawn_of_finite_measurements_of_any_metric() -> None:
+    history = [
+        {"round": t, "metric": "rmse", "test_rmse": value} for t, value in enumerate((2.5, math.nan, 1.5, math.inf), 1)
+    ]
+    html = as_html("<Run & more>", history, 4)
+    assert html.startswith("<div>Run &amp; more</div>") and "test RMSE, rounds 1 to 3 of 4" in html
+    assert 'points="60.0,0.0 180.0,60.0"' in html and "nan" not in html and "inf" not in html
+    assert as_html("<x>", history[:2], 4) == "<div>x</div>", "one measurement is no curve"

@@ -14,6 +14,7 @@ import torch
 
 import fedceo
 from fedceo.errors import UsageError
+from fedceo.simulation.durable import claimed_folder
 from fedceo.simulation.folder import RunFolder
 from tests.support.small_federation import SmallConv, federation
 from tests.support.small_runs import TABLE, KilledError, changed, kill, same_weights
@@ -180,6 +181,20 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
             fedceo.run(TABLE, out=tmp_path / "new")
 
     fedceo.run(TABLE, out=tmp_path / "new", on_round=meanwhile)
+
+
+def test_two_processes_are_never_given_one_new_folder(tmp_path: Path) -> None:
+    base = tmp_path / "runs" / "mine"
+    with claimed_folder(base) as first, claimed_folder(base) as second:
+        assert (first, second) == (base, base.with_name("mine-2"))
+        (second / "kept").touch()
+    assert [path.name for path in base.parent.iterdir()] == ["mine-2"], "one that nothing was written into goes again"
+    with pytest.raises(UsageError, match="refused"), claimed_folder(tmp_path / "a" / "b" / "c"):
+        raise UsageError("refused")
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written to"), claimed_folder(tmp_path / "file" / "run"):
+        pass
 
 
 def test_an_unfinished_run_on_data_of_your_own_is_accounted_for_with_its_own_clients(tmp_path: Path) -> None:

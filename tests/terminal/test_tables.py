@@ -160,7 +160,16 @@ def test_few_rows_are_turned(draw: Draw) -> None:
 
 def test_what_is_the_same_in_all_rows_is_said_once(draw: Draw) -> None:
     out = draw(80, lambda: results.show_privacy(PRIVACY, tables.console()))
-    assert out.startswith("unit: user; adjacency: zero-out; delta: 1.0e-05\n") and out.count("zero-out") == 1
+    assert out.startswith("unit: user; adjacency: zero-out; delta: 1.0e-05\n")
+    assert out.count("zero-out") == 2, "the word and its meaning"
+
+
+def test_what_all_rows_rest_on_is_said_once(draw: Draw) -> None:
+    rows = [row | {"assumption": f"sees {row['observer']}; seeded; {row['observer']} too"} for row in PRIVACY]
+    out = draw(80, lambda: results.show_privacy(rows, tables.console()))
+    assert out.count("seeded") == 1 and f"sees {rows[0]['observer']}; {rows[0]['observer']} too" in out
+    alike = [row | {"assumption": "sees averages; seeded"} for row in PRIVACY]
+    assert " 1 sees averages; seeded " in draw(80, lambda: results.show_privacy(alike, tables.console()))
 
 
 def test_accuracy_of_clients_own_models_only_where_it_was_measured(draw: Draw) -> None:

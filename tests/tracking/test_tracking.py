@@ -11,7 +11,6 @@ import fedceo
 from fedceo.accounting.rows import OBSERVERS
 from fedceo.cli.app import main
 from fedceo.experiment.file import parse_experiment, to_toml
-from fedceo.simulation import meter
 from fedceo.simulation.callbacks import CALLBACKS, final_numbers_of
 from tests.support.recorded_runs import TABLE
 from tests.support.user_modules import module_here
@@ -34,7 +33,6 @@ def written(tmp_path: Path) -> str:
 @pytest.mark.parametrize("option", [["--tensorboard"], ["--callback", "tensorboard"]])
 def test_events_carry_curves_and_pictures(option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    monkeypatch.setattr(meter, "FIRST_ANSWER", 0.0)
     out = tmp_path / "run"
     assert not ended(["run", written(tmp_path), *option, "--out", str(out), "--json"], monkeypatch)
     found = accumulator.EventAccumulator(str(out / "events"))

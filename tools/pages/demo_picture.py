@@ -1,42 +1,29 @@
-"""Draws docs/demo.png: the runs of `fedceo demo`, test accuracy over rounds.
+"""Draws docs/demo.png: the runs of `fedceo demo`, test accuracy over rounds, in the colours of all figures.
 
 python tools/pages/demo_picture.py
 """
 
+import tempfile
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 import fedceo
 from fedceo.experiment.catalogue import demo_experiments
+from fedceo.report.figures import Group, accuracy_curves, load_runs
 
-STYLES = {
-    "FedAvg": ("#000000", ":"),
-    "UDP-FedAvg": ("#0072B2", "--"),
-    "FedCEO": ("#D55E00", "-"),
-    "Recipe": ("#009E73", "-"),
-}
+OUT = Path(__file__).parents[2] / "docs" / "demo.png"
 
 
 def main() -> None:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, experiment in demo_experiments().items():
-        run = fedceo.run(experiment)
-        rounds = [record["round"] for record in run.history]
-        accuracy = [100 * record["test_accuracy"] for record in run.history]
-        outsider = next((row for row in run.result["privacy"] if row["observer"] == "outsider"), None)
-        privacy = (
-            f", outsider's epsilon {outsider['epsilon']:.3g}" if outsider and outsider["epsilon"] else ", no privacy"
-        )
-        colour, line = STYLES[name]
-        axes.plot(rounds, accuracy, line, color=colour, label=name + privacy)
-    axes.set(
-        xlabel="round", ylabel="test accuracy, %", ylim=(0, 100), title="fedceo demo: handwritten digits, one seed"
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.savefig(Path(__file__).parents[2] / "docs" / "demo.png", dpi=120)
+    with tempfile.TemporaryDirectory() as folder:
+        groups = []
+        for name, experiment in demo_experiments().items():
+            fedceo.run(experiment, out=Path(folder) / name)
+            (run,) = load_runs([Path(folder) / name])
+            epsilon = run.epsilon("outsider")
+            privacy = "no privacy" if epsilon is None else f"outsider's epsilon {epsilon:.3g}"
+            groups.append(Group(f"{name}, {privacy}", (run,)))
+        drawing = accuracy_curves(groups)
+    drawing.figure.savefig(OUT, dpi=150)
 
 
 if __name__ == "__main__":

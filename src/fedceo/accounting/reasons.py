@@ -1,5 +1,7 @@
 """The words of rows: what an epsilon rests on, why there is none, and what computed it."""
 
+from collections.abc import Sequence
+
 # Accountants
 
 POISSON = "PLD, Poisson sampling"
@@ -78,6 +80,26 @@ EVERY_ROUND = "every client in every round"
 THE_CAP = "the cap on a client's participations"
 HARDLY_EXCEEDED = "exceeded by a client with probability below 1e-5"
 THE_MEAN = "the mean number per client, which some exceed"
+
+
+ADJACENCIES = {
+    "zero-out": "a {unit}'s contribution is as it is, or zero; the {unit} takes part in both cases",
+    "replace-one": "a {unit}'s contribution is one or any other, so that a sum moves twice as far",
+    "add-remove": "the {unit} is there, or not at all",
+}
+
+
+def adjacency(name: str, unit: str) -> str:
+    """What a promise compares, in words."""
+    return f"{name}: {ADJACENCIES[name].format(unit={'user': 'client'}.get(unit, unit))}"
+
+
+def shared(assumptions: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The parts that all of several assumptions have, and what is left of each, unless that were nothing."""
+    each = [assumption.split("; ") for assumption in assumptions]
+    same = [part for part in each[0] if all(part in parts for parts in each)]
+    rest = [joined(*(part for part in parts if part not in same)) for parts in each]
+    return (same, rest) if all(rest) else ([], list(assumptions))
 
 
 def joined(*parts: str) -> str:

@@ -167,6 +167,11 @@ def unknown_option(error: NoSuchOption) -> str:
     if places and error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params):
         fields = " or ".join(f"--set {place}=VALUE" for place in places)
         return f"No such option: {error.option_name}; that field is changed by {fields}"
+    program = None if error.ctx is None else error.ctx.command
+    if isinstance(program, RunFirst) and any(error.option_name in each.opts for each in program.commands["run"].params):
+        return (
+            f"No such option: {error.option_name} here; expected behind a command: fedceo run FILE {error.option_name}"
+        )
     close = get_close_matches(error.option_name, error.possibilities or [], cutoff=0.75)
     return f"No such option: {error.option_name}" + (f"; did you mean {' or '.join(close)}?" if close else "")
 

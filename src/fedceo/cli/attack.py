@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedceo.cli.options import CellName, Json, Overrides, check_cell
+from fedceo.cli.options import CellName, Json, Overrides, check_cell, new_folder
 from fedceo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def attack(
 ) -> None:
     """Attack updates by gradient inversion, beside a control without privacy and the best constant colour."""
     from fedceo.attacks import PAPER, PAPER_RATE, Attack, choose, run_study, whole_figure
-    from fedceo.simulation.durable import free_folder, write_json
+    from fedceo.simulation.durable import write_json
     from fedceo.terminal.progress import waiting
     from fedceo.terminal.studies import show_attack
 
@@ -54,7 +54,7 @@ def attack(
             for record, sigma in PAPER
             for held, within in ([(holds, ())] if holds else [("T1", ()), ("T2", ("smoothed",))])
         ]
-    folder = out or free_folder(Path("runs") / "attacks" / (target.stem or "here"))
+    folder = out or new_folder(Path("runs") / "attacks" / (target.stem or "here"))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: not an empty folder")
     studies = []

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import get_current_context
 
 from fedceo.errors import UsageError
 
@@ -32,6 +33,13 @@ def check_cell(cell: str | None, target: Path | None) -> None:
     """Refuse --cell where there is no experiment file that could have a grid."""
     if cell is not None and (target is None or target.is_dir()):
         raise UsageError(f"--cell: {cell!r} names a cell of an experiment file, and none is given")
+
+
+def new_folder(base: Path) -> Path:
+    """`base`, or one like it that is free, kept for this command until it ends."""
+    from fedceo.simulation.durable import claimed_folder
+
+    return get_current_context().with_resource(claimed_folder(base))
 
 
 def check_out(out: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedceo.cli import studies
-from fedceo.cli.options import Device, MethodName, Overrides, Rounds
+from fedceo.cli.options import Device, MethodName, Overrides, Rounds, with_short_forms
 from fedceo.cli.studies import Cells
 from fedceo.errors import UsageError
 
@@ -98,12 +98,13 @@ def trade_off(
     method: MethodName = None,
     device: Device = None,
     only: Cells = None,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/trade-off/NAME.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; left out: runs/trade-off/FILE.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; left out: what the machine can.")] = None,
 ) -> None:
     """Run an experiment at several epsilons, skip what is done, and draw accuracy over epsilon."""
     from fedceo.report.by_name import Wanted, draw
     from fedceo.report.loading import load_runs
+    from fedceo.studies.cells import default_folder
 
     if not file.is_file():
         raise UsageError(f"{file}: no such experiment file")
@@ -113,11 +114,10 @@ def trade_off(
         raise UsageError(f"--epsilons: {epsilons!r}, expected numbers such as 1,2,4,8") from None
     if solved := next((each for each in overrides or [] if each.startswith("privacy.target_epsilon")), None):
         raise UsageError(f"--set {solved}: --epsilons says which epsilons there are")
-    out = out or Path("runs") / "trade-off" / file.stem
+    changes = with_short_forms(overrides, rounds=rounds, method=method, device=device)
+    out = out or default_folder("trade-off", file, changes)
     grid = [f"privacy.target_epsilon={values}"]
-    studies.sweep(
-        file, seeds, overrides, rounds=rounds, method=method, device=device, grid=grid, only=only, out=out, jobs=jobs
-    )
+    studies.sweep(file, seeds, changes, grid=grid, only=only, out=out, jobs=jobs)
     runs = load_runs([out])
     drawing = draw("trade-off", Wanted(runs, observer=runs[0].experiment.privacy.observer))
     drawing.save(out / "trade-off.pdf")

@@ -21,6 +21,7 @@ from fedceo.cli.options import (
     Overrides,
     Rounds,
     Seed,
+    new_folder,
     with_short_forms,
 )
 from fedceo.errors import UsageError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="An experiment file (TOML); with --more, a run.")] = None,
     cell: CellName = None,
     overrides: Overrides = None,
     rounds: Rounds = None,
@@ -42,7 +43,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with the unfinished run in this folder.")] = None,
     more: Annotated[
         int | None,
-        typer.Option(min=1, help="With --resume: so many rounds more for a finished run, into a new folder."),
+        typer.Option(min=1, help="So many rounds more for the finished run in the folder FILE, into a new folder."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option(help="Write TensorBoard events into the run folder, as --callback tensorboard does.")
@@ -64,7 +65,6 @@ def run(
     """Run an experiment file, or go on with a run."""
     from fedceo.experiment.catalogue import experiment_files
     from fedceo.experiment.file import load_experiment
-    from fedceo.simulation.durable import free_folder
     from fedceo.simulation.extending import extend
     from fedceo.simulation.folder import RunFolder
     from fedceo.simulation.runs import resume as resume_run
@@ -75,11 +75,13 @@ def run(
     place = elsewhere(engine, workers, ray_address, gpus_per_worker)
     changes = with_short_forms(overrides, rounds=rounds, seed=seed, epsilon=epsilon, method=method, device=device)
     if more is not None and resume is None:
-        raise UsageError("--more: is for a finished run, expected --resume RUN too")
+        if file is None:
+            raise UsageError("--more: is for a finished run, expected its folder too: fedceo run RUN --more N")
+        file, resume = None, file
     if resume is not None:
         if file is not None or cell is not None or changes or (out is not None and more is None):
             raise UsageError("--resume: takes the folder alone, without FILE, --cell, --out, --set or its short forms")
-        folder = resume if more is None else out or free_folder(resume.with_name(f"{resume.name}-more-{more}"))
+        folder = resume if more is None else out or new_folder(resume.with_name(f"{resume.name}-more-{more}"))
 
         def work(**watching: Any) -> Any:
             if more is not None:
@@ -92,7 +94,7 @@ def run(
             known = ", ".join(map(str, experiment_files())) or "none, here or below experiments/"
             raise UsageError(f"FILE: which experiment? These are here: {known}")
         experiment = load_experiment(file, changes, cell)
-        folder = out or free_folder(Path("runs") / file.stem / (cell or ""))
+        folder = out or new_folder(Path("runs") / file.stem / (cell or ""))
 
         def work(**watching: Any) -> Any:
             return run_experiment(experiment, out=folder, workers=place, progress=False, **watching)
@@ -123,17 +125,17 @@ def demo(
 ) -> None:
     """The embedded default: FedCEO beside UDP-FedAvg beside FedAvg without noise, on handwritten digits."""
     from fedceo.experiment.catalogue import demo_experiments
-    from fedceo.simulation.durable import free_folder
     from fedceo.simulation.runs import run as run_experiment
-    from fedceo.terminal.progress import progress
+    from fedceo.terminal.progress import Screen, progress
     from fedceo.terminal.results import show_comparison, show_run
 
-    folder = free_folder(out)
+    folder = new_folder(out)
     runs = {}
     for name, experiment in demo_experiments().items():
         with stopping() as should_stop, progress(experiment.train.rounds, name, quiet=as_json) as advance:
+            screen = [] if as_json else [Screen(advance)]
             runs[name] = run_experiment(
-                experiment, out=folder / name, on_round=advance, should_stop=should_stop, progress=False
+                experiment, out=folder / name, callbacks=screen, should_stop=should_stop, progress=False
             )
         if not runs[name].finished:
             show_run(runs[name], folder / name)
@@ -151,7 +153,8 @@ def elsewhere(engine: str, count: int | None, address: str | None, gpus: float |
 
         return Workers(count, address, gpus)
     if engine != "here":
-        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"')
+        how = f"; how clients are trained: --set train.engine={engine}" if engine in ("auto", "loop", "batched") else ""
+        raise UsageError(f'--engine: {engine!r}, expected "here" or "ray"{how}')
     for name, value in (("--workers", count), ("--ray-address", address), ("--gpus-per-worker", gpus)):
         if value is not None:
             raise UsageError(f"{name}: is for --engine ray")

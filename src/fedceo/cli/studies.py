@@ -63,6 +63,7 @@ def sweep(
     from fedceo.studies.results import results_of
     from fedceo.studies.sweep import sweep as run_sweep
     from fedceo.studies.table import rows_of, to_csv, to_markdown
+    from fedceo.tasks import metric_of
     from fedceo.terminal.progress import progress
     from fedceo.terminal.studies import show_lacking, show_sweep
 
@@ -100,7 +101,8 @@ def sweep(
     write_whole(out / "results.json", json.dumps(results_of(cells, results, errors)).encode())
     write_whole(out / "table.csv", to_csv(rows).encode())
     write_whole(out / "table.md", to_markdown(rows).encode())
-    if done := [cell.folder for cell, result in zip(cells, results, strict=True) if result is not None]:
+    done = [cell.folder for cell, result in zip(cells, results, strict=True) if result is not None]
+    if len({metric_of(result).name for result in results if result is not None}) == 1:  # a table is of one metric
         write_whole(out / "table.tex", to_latex(paper_table(group_runs(load_runs(done, any_data=True)))).encode())
     if as_json:
         print(json.dumps({"folder": str(out), "rows": rows, "failed": failed}))

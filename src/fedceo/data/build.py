@@ -1,8 +1,10 @@
 """The federation that an experiment's [data] section describes."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -24,6 +26,7 @@ from fedceo.data.texts import LENGTH
 from fedceo.errors import UsageError
 from fedceo.experiment.sections import Data
 
+LOG = logging.getLogger(__name__)
 BUILT: WeakValueDictionary[tuple[Data, int, str], Federation] = WeakValueDictionary()
 """Federations of registered data sets that somebody holds; files of a user's own may have changed since."""
 
@@ -73,6 +76,8 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
     """
     if settings.min_records is not None:
         source = _large_clients(source, settings.min_records)
+    if source.client is not None and "partition" not in settings.model_fields_set:
+        _warn_of_natural(len(source.client.unique()))
     natural = settings.partition in ("natural", "pooled")
     test_x, test_y = source.test_x, source.test_y
     if len(test_y) == 0 and not natural:
@@ -107,6 +112,12 @@ def federate(source: Source, settings: Data, seed: int) -> Federation:
     shown = local_test if settings.local_test else [indices[:0] for indices in local_test]
     source = replace(source, test_x=test_x, test_y=test_y)
     return _federation(source, Assignment(train), validation, Assignment(shown), client_names=names)
+
+
+@cache
+def _warn_of_natural(count: int) -> None:
+    """Say once, whatever the number of runs, that a partition nobody asked for takes no notice of who has what."""
+    LOG.warning('data.partition: "iid" deals the records of %d natural clients anew; "natural" keeps them', count)
 
 
 def _resampled(source: Source, settings: Data, seed: int) -> Federation:

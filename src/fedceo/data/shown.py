@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-WIDTH, HEIGHT, MOST = 240, 60, 120
+WIDTH, HEIGHT, MOST = 280, 60, 140
 """Size of the chart in pixels, and the most bars that can be told apart in it."""
 
 
@@ -32,9 +32,11 @@ def as_html(words: str, counts: Sequence[float], title: str) -> str:
         f'height="{HEIGHT * count / highest:.1f}"/>'
         for number, count in enumerate(shown)
     )
+    caption = f"{escape(title)}, 0 to {highest:,.0f}"
     return (
-        f'{text}<svg width="{WIDTH}" height="{HEIGHT}" fill="currentColor" fill-opacity="0.6" role="img">'
-        f"<title>{escape(title)}, 0 to {highest:,.0f}</title>{bars}</svg>"
+        f'{text}<svg width="{WIDTH}" height="{HEIGHT + 20}" fill="currentColor" role="img" font-size="11" '
+        f'font-family="sans-serif"><title>{caption}</title><g fill="#2488C8">{bars}</g>'
+        f'<text y="{HEIGHT + 14}">{caption}</text></svg>'
     )
 
 

@@ -8,6 +8,7 @@ what the method cannot be combined with, what `fedceo tune` searches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
@@ -42,6 +43,8 @@ class MethodSettings(Section):
     later_fields: ClassVar[tuple[str, ...]] = ()
     title: ClassVar[str] = ""
     """The name by which tables and figures call the method; left empty: the name in experiment files."""
+    colour: ClassVar[int | None] = None
+    """The number of its colour in all figures, for methods that are often compared; the others take what is left."""
 
     def titled(self, experiment: Experiment) -> str:
         """The method's name in tables and figures about an experiment, whose noise may give it another one."""
@@ -159,7 +162,9 @@ def _read(table: Any) -> Any:
     try:
         kind = settings_of(name)
     except (KeyError, TypeError):
-        line = f"method.name: unknown method {name!r}, expected one of {', '.join(known_methods())}, or {OWN}"
+        close = get_close_matches(str(name).lower(), known_methods(), n=1)
+        hint = f"did you mean {close[0]}? Expected" if close else "expected"
+        line = f"method.name: unknown method {name!r}, {hint} one of {', '.join(known_methods())}, or {OWN}"
         raise PydanticCustomError(METHOD_MISTAKE, "{line}", {"line": line}) from None
     try:
         return kind.model_validate(table)

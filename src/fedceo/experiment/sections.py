@@ -22,11 +22,10 @@ class Data(Section):
     clients: Count | None = None
     """N, the number of clients; left out: 100, or what the data says with partition = "natural"."""
     partition: Literal["iid", "shards", "dirichlet", "dirichlet-equal", "natural", "pooled", "resampled"] = "iid"
-    """The assignment of records to clients. iid: evenly at random. shards: two label shards each. dirichlet: each
-    label's records in Dirichlet proportions over the clients, who then differ in size. dirichlet-equal: each client's
-    labels in Dirichlet proportions, all clients of one size. natural: as the data say. pooled: every natural client
-    with all its records goes to one of N. resampled: each client draws `records` of them, and several may hold the same
-    one, for any number of clients."""
+    """Who has which records; left out: natural with client_column, otherwise iid. iid: evenly at random. shards: two
+    label shards each. dirichlet: each label's records in Dirichlet proportions over the clients, who then differ in
+    size. dirichlet-equal: each client's labels in Dirichlet proportions, all of one size. natural: as the data say.
+    pooled: every natural client goes to one of N. resampled: each draws `records`, which several may hold."""
     min_records: Count | None = None
     """Natural clients with fewer records are left out, before anything else."""
     records: Count | None = None
@@ -45,7 +44,7 @@ class Data(Section):
     label_column: str | None = None
     """The column of its labels, left out: guessed; or that of a table at `path`, words or whole numbers."""
     client_column: str | None = None
-    """The column of a table that names the natural client of each record."""
+    """The column of a table that names the client of each record, for partition = "natural"."""
     feature_columns: list[str] | None = None
     """The columns of a table that hold the numbers of a record; left out: all but those named here."""
     target_columns: list[str] | None = None
@@ -69,9 +68,10 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_clients(cls, table: Any) -> Any:
-        if isinstance(table, dict) and table.get("partition") != "natural":
-            return {"clients": 100} | table
+    def _default_partition(cls, table: Any) -> Any:
+        if isinstance(table, dict):
+            table = ({"partition": "natural"} if table.get("client_column") else {}) | table
+            table = ({"clients": 100} if table.get("partition") != "natural" else {}) | table
         return table
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 class CentaurSettings(MethodSettings):
     title: ClassVar[str] = "CENTAUR"
+    colour: ClassVar[int | None] = 3
     name: Literal["centaur"] = "centaur"
     """Shen et al. 2023: the last layer is each client's own; the layers before it are shared."""
     head_epochs: Annotated[int, Field(ge=0, strict=True)] = 15

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 class DPFedAvgSettings(MethodSettings):
     title: ClassVar[str] = "DP-FedAvg"
+    colour: ClassVar[int | None] = 7
     name: Literal["dp-fedavg"] = "dp-fedavg"
     """McMahan et al. 2018: after every local step the model is projected back to within the clip of its start."""
 

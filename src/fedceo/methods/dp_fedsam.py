@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class DPFedSAMSettings(MethodSettings):
     title: ClassVar[str] = "DP-FedSAM"
+    colour: ClassVar[int | None] = 6
     name: Literal["dp-fedsam"] = "dp-fedsam"
     """Shi et al. 2023: clients follow the gradient at the worst point nearby (sharpness-aware minimisation). Under
     record privacy the way there is that of the step before, which is noised already."""

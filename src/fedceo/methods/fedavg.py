@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 class FedAvgSettings(MethodSettings):
     title: ClassVar[str] = "FedAvg"
+    colour: ClassVar[int | None] = 1
     name: Literal["fedavg"] = "fedavg"
     """The mean of the clients' models; with privacy.mechanism = "distributed" this is UDP-FedAvg."""
 

@@ -42,6 +42,7 @@ STRENGTHS: dict[float, list[Any]] = {
 
 class FedCEOSettings(MethodSettings):
     title: ClassVar[str] = "FedCEO"
+    colour: ClassVar[int | None] = 0
     name: Literal["fedceo"] = "fedceo"
     """The truncated t-SVD over the stacked models every `interval` rounds."""
     strength: Positive = 0.6

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class FedProxSettings(MethodSettings):
     title: ClassVar[str] = "FedProx"
+    colour: ClassVar[int | None] = 4
     name: Literal["fedprox"] = "fedprox"
     """Li et al. 2020: (mu/2) |w - w_start|^2 is added to the local loss."""
     mu: NotNegative = 0.01

@@ -21,6 +21,7 @@ PULLS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 
 class MRMTLSettings(MethodSettings):
     title: ClassVar[str] = "MR-MTL"
+    colour: ClassVar[int | None] = 5
     name: Literal["mr-mtl"] = "mr-mtl"
     """Liu et al. 2022, mean-regularised multi-task learning: every client goes on with a model of its own, which
     (lambda/2) |w_k - mean|^2 pulls to the mean of all."""

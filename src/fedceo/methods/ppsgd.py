@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 class PPSGDSettings(MethodSettings):
     title: ClassVar[str] = "PPSGD"
+    colour: ClassVar[int | None] = 2
     name: Literal["ppsgd"] = "ppsgd"
     """Bietti et al. 2022: every client adds an offset of its own to the last layer, which is never sent."""
     form: Literal["gradient", "averaging"] = "averaging"

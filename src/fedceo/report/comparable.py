@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedceo.accounting.rows import rounded_up
+from fedceo.report.comparison import contests
 from fedceo.report.loading import Group, differences
 
 NOT_THE_METHOD = "a difference in accuracy is not the method's alone"
@@ -37,12 +38,22 @@ def warnings(groups: Sequence[Group]) -> list[str]:
 
 
 def _at_other_prices(groups: Sequence[Group]) -> list[str]:
-    """One sentence where an outsider's epsilon differs between groups; groups without privacy do not count."""
-    prices = {group.name: epsilon for group in groups if (epsilon := group.epsilon("outsider")) is not None}
-    if not prices or max(prices.values()) <= 1.05 * min(prices.values()):
-        return []
+    """One sentence where an outsider's epsilon differs between groups; groups without privacy do not count.
+
+    Where every setting has methods to compare, only those are compared: other settings are there for other epsilons.
+    """
+    private = [group for group in groups if group.epsilon("outsider") is not None]
+    settings = [[contender.group for contender in contest.contenders] for contest in contests(private)]
+    compared = settings if all(len(each) > 1 for each in settings) else [private]
+    return [told for each in compared if (told := _prices(each))]
+
+
+def _prices(groups: Sequence[Group]) -> str:
+    prices = {group.name: group.epsilon("outsider") or 0.0 for group in groups}
+    if max(prices.values()) <= 1.05 * min(prices.values()):
+        return ""
     listed = ", ".join(f"{rounded_up(epsilon):g} ({name})" for name, epsilon in prices.items())
-    return [f"Not at the same privacy: an outsider's epsilon is {listed}. Accuracy may be bought with it."]
+    return f"Not at the same privacy: an outsider's epsilon is {listed}. Accuracy may be bought with it."
 
 
 def _training(groups: Sequence[Group]) -> list[str]:

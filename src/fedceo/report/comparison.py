@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 
 from scipy import stats
 
@@ -43,9 +43,10 @@ class Contest:
     contenders: tuple[Contender, ...]
 
     def ranked(self, key: str) -> list[Contender]:
-        """The contenders that have this number of the accuracy summary, the highest mean first."""
+        """The contenders that have this number of the summary, the best mean first."""
         means = {c.name: values.mean() for c in self.contenders if len(values := c.group.accuracies(key))}
-        return sorted((c for c in self.contenders if c.name in means), key=lambda c: -means[c.name])
+        upwards = -1 if self.contenders[0].group.metric.higher_is_better else 1
+        return sorted((c for c in self.contenders if c.name in means), key=lambda c: upwards * means[c.name])
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,24 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def looks_of(groups: Sequence[Group]) -> list[tuple[int, int]]:
-    """For each group the number of its method and, among the groups of that method, its own: one colour a method."""
+    """For each group the number of its method's colour and, among the groups of that method, its own.
+
+    A method has the same colour whoever stands beside it, so that the figures of one paper agree; where it is there
+    with and without noise, under two names, the private one has it.
+    """
     titles = [group.experiment.method.titled(group.experiment) for group in groups]
-    known = list(dict.fromkeys(titles))
-    return [(known.index(title), titles[:number].count(title)) for number, title in enumerate(titles)]
+    colours: dict[str, int] = {}
+    private_first = sorted(
+        zip(titles, groups, strict=True), key=lambda each: not each[1].experiment.mechanism.adds_noise
+    )
+    for title, group in private_first:
+        wanted = group.experiment.method.colour
+        if wanted is not None and wanted not in colours.values():
+            colours.setdefault(title, wanted)
+    for title in titles:
+        if title not in colours:
+            colours[title] = next(number for number in count() if number not in colours.values())
+    return [(colours[title], titles[:number].count(title)) for number, title in enumerate(titles)]
 
 
 def named(groups: Sequence[Group], renamed: Sequence[str] = ()) -> list[Group]:

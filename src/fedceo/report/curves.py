@@ -40,11 +40,16 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
 
     Args:
         field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob), distribution_accuracy (P-dist)
-            or distribution_accuracy_worst, its mean over the worst tenth of the clients.
+            or distribution_accuracy_worst, its mean over the worst tenth of the clients; in runs of another task its own
+            metric stands for the accuracy.
 
     Returns:
-        data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent, for every group.
+        data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent or in the metric's unit,
+        for every group.
     """
+    metric = groups[0].metric
+    words = FIELDS[field].replace("accuracy", metric.words)
+    field = field.replace("accuracy", metric.name)
     figure, axes = panels(1, 1, 6.2, 3.2 + _legend_height(len(groups)))
     panel = axes[0, 0]
     data: dict[str, Array] = {}
@@ -53,13 +58,13 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
         data |= {f"{group.name}/rounds": rounds, f"{group.name}/mean": mean, f"{group.name}/sd": sd}
         _draw_line(panel, rounds, mean, sd if len(group.runs) > 1 else None, group.name, line_style(*look))
     if not any(len(values) for values in data.values()):
-        raise UsageError(f"accuracy: no run has measured its {field.replace('_', ' ')}")
+        raise UsageError(f"accuracy: no run has measured the {words}")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.set(xlabel="round", ylabel=f"{FIELDS[field].split(' of ')[0]}, %")
+    panel.set(xlabel="round", ylabel=f"{words.split(' of ')[0]}{', %' if metric.is_share else ''}")
     light_grid(panel)
     figure.legend(loc=BELOW, ncols=2)
     band = "; bands are one standard deviation over seeds" if any(len(group.runs) > 1 for group in groups) else ""
-    return Drawing(figure, data, f"{capital(FIELDS[field])} over rounds{band}.")
+    return Drawing(figure, data, f"{capital(words)} over rounds{band}.")
 
 
 def _legend_height(entries: int) -> float:
@@ -78,12 +83,14 @@ def _draw_line(panel: Axes, x: Array, mean: Array, sd: Array | None, name: str, 
 
 
 def mean_curve(group: Group, field: str) -> tuple[Array, Array, Array]:
-    """(rounds,) each: rounds, mean and standard deviation over seeds in percent; one run has a deviation of 0."""
+    """(rounds,) each: rounds, mean and standard deviation over seeds, in percent where the metric is a share; one run
+    has a deviation of 0."""
     rounds, values = group.curve(field)
     if not len(rounds):
         return rounds, np.empty(0), np.empty(0)
     sd = values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
-    return rounds, 100 * values.mean(0), 100 * sd
+    unit = group.metric.scaled(1.0)
+    return rounds, unit * values.mean(0), unit * sd
 
 
 @styled
@@ -118,7 +125,7 @@ def trade_off(
         data[f"{group.name}/level"] = np.array([level])
         panel.axhline(level, color=NO_PRIVACY, linestyle="dotted", label=f"{_plain(name)}, no privacy")
     label = f"epsilon of the {observer}" if against == "epsilon" else "noise multiplier, sigma"
-    panel.set(xlabel=label, ylabel="last test accuracy, %")
+    panel.set(xlabel=label, ylabel=f"last test {groups[0].metric.label}")
     if against == "epsilon":
         panel.set_xscale("log")
         panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 4, 6, 8) if _within_a_decade(points) else (1, 2, 5)))
@@ -128,7 +135,7 @@ def trade_off(
     figure.legend(loc=BELOW, ncols=2)
     arrow = "less is more private" if against == "epsilon" else "more is more private"
     band = "; bands and bars are one standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
-    return Drawing(figure, data, f"Test accuracy after the last round against {label} ({arrow}){band}.")
+    return Drawing(figure, data, f"Test {groups[0].metric.words} after the last round against {label} ({arrow}){band}.")
 
 
 def _within_a_decade(points: Mapping[str, tuple[Array, Array, Array]]) -> bool:
@@ -212,9 +219,10 @@ def forest(groups: Sequence[Group], renamed: Sequence[str] = ()) -> Drawing:
         panel.set_ylim(len(ranked) - 0.5, -0.5)
         panel.set_title(_plain(where), loc="left")
         light_grid(panel)
-    axes[-1, 0].set_xlabel("points from the best, last round")
+    metric = groups[0].metric
+    axes[-1, 0].set_xlabel(f"{'points' if metric.is_share else metric.words} from the best, last round")
     caption = (
-        "Difference of the last test accuracy to the best of each setting, runs of one seed in pairs, with 95 % "
+        f"Difference of the last test {metric.words} to the best of each setting, runs of one seed in pairs, with 95 % "
         "intervals (Student's t); an interval that holds 0 tells nobody apart."
     )
     return Drawing(figure, data, caption)

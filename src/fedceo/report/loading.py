@@ -13,8 +13,10 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.report.style import Array
 from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.shown import as_html
 from fedceo.simulation.summary import summarise
 from fedceo.studies.filling import read_entries
+from fedceo.tasks import Metric, is_measured, metric_of, summary_of
 
 NOT_COMPARED = ("seed", "note", "evaluation", "checkpoint", "record")
 """Fields and sections that may differ between runs that are averaged."""
@@ -40,13 +42,21 @@ class LoadedRun:
 
     def __repr__(self) -> str:
         last = self.accuracy["last"]
-        measured = "" if last is None else f", test accuracy {100 * last:.2f} %"
+        measured = "" if last is None else f", test {self.metric.words} {self.metric.show(last)}"
         return f"<LoadedRun {self.name}: {self.experiment.method.name}, {self.state}{measured}>"
 
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self.history, self.experiment.train.rounds)
+
     @property
-    def accuracy(self) -> dict[str, Any]:
-        """The accuracy summary of result.json, or that of the rounds so far."""
-        return self.result["accuracy"] if self.result else summarise(self.history)
+    def metric(self) -> Metric:
+        """The metric of its task: the accuracy, unless its results say another."""
+        return metric_of(self.result or next(filter(is_measured, self.history), {}))
+
+    @property
+    def accuracy(self) -> Mapping[str, Any]:
+        """The summary of the accuracy, or of its task's metric, in result.json, or that of the rounds so far."""
+        return summary_of(self.result) if self.result else summarise(self.history)
 
     @property
     def regime(self) -> str:
@@ -98,14 +108,18 @@ class Group:
         rounds = sorted(set.intersection(*map(set, curves)))
         return np.array(rounds, dtype=int), np.array([[curve[t] for t in rounds] for curve in curves])
 
+    @property
+    def metric(self) -> Metric:
+        return self.runs[0].metric
+
     def accuracies(self, key: str) -> Array:
-        """(runs,) one number of the accuracy summary in percent, without the runs that have none."""
+        """(runs,) one number of the summary in percent, or the metric's unit, without the runs that have none."""
         return np.array(list(self.by_seed(key).values()))
 
     def by_seed(self, key: str) -> dict[int, float]:
-        """Seed -> one number of the accuracy summary in percent, for the runs that have it."""
+        """Seed -> one number of the summary in percent, or the metric's unit, for the runs that have it."""
         found = {run.experiment.seed: run.accuracy.get(key) for run in self.runs}
-        return {seed: 100 * value for seed, value in found.items() if value is not None}
+        return {seed: self.metric.scaled(value) for seed, value in found.items() if value is not None}
 
     def epsilon(self, observer: str) -> float | None:
         """The largest epsilon of the runs; None if one of them has none."""
@@ -148,11 +162,11 @@ def load_runs(paths: Sequence[str | Path], *, any_data: bool = False, cells: Seq
         if not any(_matches(run, pattern) for run in runs):
             raise UsageError(f"--cell: {pattern!r} matches none of {len(runs)} runs, such as {runs[0].name}")
     runs = [run for run in runs if not cells or any(_matches(run, pattern) for pattern in cells)]
-    for run in runs:
-        if not run.experiment.task.measures_classes:
+    for run in runs[1:]:
+        if run.metric.name != runs[0].metric.name:
             raise UsageError(
-                f"{run.path}: figures and reports show accuracies, and its [task] is measured otherwise; `fedceo show` "
-                "and `fedceo sweep` show it"
+                f"{run.path}: measured by its {run.metric.words}, and {runs[0].path} by its {runs[0].metric.words}; "
+                "expected runs of one [task]"
             )
     for run in runs[1:]:
         one, other = runs[0].data, run.data
@@ -180,7 +194,28 @@ def from_entry(entry: Mapping[str, Any], path: Path) -> LoadedRun:
     """The run that an entry of a results file tells of; path: where its folder would be."""
     curves = entry["curves"]
     history = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
-    return LoadedRun(entry["name"], path, parse_experiment(entry["experiment"]), history, entry["result"], [])
+    told = entry["experiment"]
+    if not told["data"].get(
+        "name"
+    ):  # a file of the user's own, of which a results file says the name and not the place
+        told = {**told, "data": {"path": entry["result"]["data"]} | told["data"]}
+    return LoadedRun(entry["name"], path, parse_experiment(told), history, entry["result"], [])
+
+
+def _by_test_records(runs: Sequence[LoadedRun]) -> dict[str, list[LoadedRun]]:
+    """Runs that were measured on the same records, by their digest.
+
+    Where natural clients hold out the test records, other seeds hold out others of the same data, and only two runs of
+    one seed can show that the data differ.
+    """
+    digests = [(run.experiment.seed, str((run.result or {}).get("test_digest"))) for run in runs]
+    held_out = runs[0].experiment.data.partition in ("natural", "pooled")
+    if held_out and len({seed for seed, _ in digests}) == len(set(digests)):
+        return {"": list(runs)}
+    found: dict[str, list[LoadedRun]] = {}
+    for run, (_, digest) in zip(runs, digests, strict=True):
+        found.setdefault(digest, []).append(run)
+    return found
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -194,16 +229,15 @@ def group_runs(runs: Iterable[LoadedRun]) -> list[Group]:
 
     Of several runs of one group with the same seed the first is kept.
     """
-    groups: dict[str, list[LoadedRun]] = {}
+    alike: dict[str, list[LoadedRun]] = {}
     for run in runs:
         table = run.experiment.model_dump(exclude=set(NOT_COMPARED))
         noted = run.result or {}
-        same = [
-            table,
-            run.result is not None,
-            *(noted.get(name) for name in ("model", "own_model", "own_method", "test_digest")),
-        ]
-        groups.setdefault(json.dumps(same), []).append(run)
+        same = [table, run.result is not None, *(noted.get(name) for name in ("model", "own_model", "own_method"))]
+        alike.setdefault(json.dumps(same), []).append(run)
+    groups = {
+        f"{key} {digest}": part for key, found in alike.items() for digest, part in _by_test_records(found).items()
+    }
     for key, found in groups.items():
         groups[key] = list({run.experiment.seed: run for run in reversed(found)}.values())[::-1]
     names = _names([_without_seed(found[0].path) for found in groups.values()])

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 import fedceo
+from fedceo.accounting.reasons import adjacency
 from fedceo.accounting.rows import rounded_up
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
@@ -62,6 +63,11 @@ def write_report(
     if out.is_dir():
         raise UsageError(f"{out}: is a folder, expected a name for the page, such as report.html")
     runs = load_runs(paths)
+    if not runs[0].experiment.task.measures_classes:
+        raise UsageError(
+            f"{runs[0].path}: the page shows accuracies, and its [task] is measured otherwise; fedceo table and fedceo "
+            "figure show it"
+        )
     if public:
         kept, left_out = public_runs(runs)
         text = render(kept, observer, (PUBLIC, *left_out))
@@ -107,6 +113,7 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequ
         epsilons=charts.epsilon_chart(groups),
         observers=OBSERVERS,
         grounds=_grounds,
+        adjacencies=_adjacencies,
         pictures=list(_pictures(groups)),
         audits=[] if left_out else list(audits_of(runs)),
         attacks=[] if left_out else list(attacks_of(runs)),
@@ -205,6 +212,11 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, An
 
 def _grounds(row: dict[str, Any]) -> str:
     return f"{row['accountant']}: {row['assumption']}"
+
+
+def _adjacencies(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What the epsilons compare, in words, each once and as a sentence."""
+    return [capital(words) for words in dict.fromkeys(adjacency(row["adjacency"], row["unit"]) for row in rows)]
 
 
 def _pictures(groups: Sequence[Group]) -> Iterator[tuple[str, list[Picture]]]:

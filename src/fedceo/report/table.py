@@ -12,19 +12,22 @@ from fedceo.report.comparison import Contender, Contest, contests, paired, share
 from fedceo.report.curves import capital
 from fedceo.report.loading import Group, flat, show_value
 from fedceo.report.writers import Column, Table, Value
+from fedceo.tasks import Metric
 
 ACCURACIES = {
-    "last": ("last", "test accuracy of the global model after the last round"),
-    "average": ("average", "test accuracy of the average of several rounds' models"),
-    "best": ("best", "test accuracy in the best round, which is chosen on the test set and so optimistic"),
-    "unsmoothed": ("last_unsmoothed", "test accuracy in the last round measured without a smoothing"),
-    "validated": ("at_best_validation", "test accuracy in the round of the best validation accuracy"),
-    "P-loc": ("local_accuracy_last", "accuracy of clients' own models on their own test records"),
-    "P-glob": ("personal_accuracy_last", "accuracy of clients' own models on the public test set"),
-    "P-dist": ("distribution_accuracy_last", "accuracy of clients' own models on test records like their own"),
-    "worst": ("distribution_accuracy_worst_last", "P-dist in the worst tenth of the clients"),
+    "last": ("last", "test {} of the global model after the last round"),
+    "average": ("average", "test {} of the average of several rounds' models"),
+    "best": ("best", "test {} in the best round, which is chosen on the test set and so optimistic"),
+    "unsmoothed": ("last_unsmoothed", "test {} in the last round measured without a smoothing"),
+    "validated": ("at_best_validation", "test {} in the round of the best validation {}"),
+    "P-loc": ("local_{}_last", "{} of clients' own models on their own test records"),
+    "P-glob": ("personal_{}_last", "{} of clients' own models on the public test set"),
+    "P-dist": ("distribution_{}_last", "{} of clients' own models on test records like their own"),
+    "worst": ("distribution_{}_worst_last", "P-dist in the worst tenth of the clients"),
 }
-"""Accuracies by the name of their column: the key in the accuracy summary, and the meaning."""
+"""Accuracies, or another metric of the task, by the name of their column: the key in the summary, and the meaning."""
+OF_OTHER_TASKS = {"worst": ("local_{}_worst_last", "P-loc in the worst tenth of the clients")}
+"""What a column is in tasks without P-dist, which weights classes."""
 USUAL = ("last", "average", "P-dist", "difference", "outsider", "server")
 """The columns where none are asked for; those without a value, or with one value for all, are left out."""
 OTHERS = ("difference", "sigma", "seeds", "seconds", *OBSERVERS)
@@ -62,11 +65,12 @@ def paper_table(
     names = dict.fromkeys(contender.name for contest in found for contender in contest.contenders)
     if against is not None and against not in names:
         raise UsageError(f"--against: {against!r}, expected one of: {'; '.join(names)}")
-    wanted = list(columns or USUAL)
+    by_class = done[0].metric.name == "accuracy"
+    wanted = list(columns or (USUAL if by_class else ("last", "average", "P-loc", "worst", *USUAL[3:])))
     if twice := next((name for name in wanted if wanted.count(name) > 1), None):
         raise UsageError(f"--columns: {twice!r} is there twice, expected every column once")
     measure = next((name for name in wanted if name in ACCURACIES), "last")
-    asked = [_column(name, ACCURACIES[measure][0], against, done) for name in wanted]
+    asked = [_column(name, _key(measure, done[0].metric), against, done) for name in wanted]
     if not columns:
         asked = [each for each in asked if _tells(each, found)]
     where = [_setting(field, [contest.where[field] for contest in found]) for field in found[0].where]
@@ -79,13 +83,27 @@ def paper_table(
     return Table(tuple(each.column for each in every), blocks, _caption(done, shown, measure, against, len(found)))
 
 
+def _key(name: str, metric: Metric) -> str:
+    return _measure(name, metric)[0].format(metric.name)
+
+
+def _measure(name: str, metric: Metric) -> tuple[str, str]:
+    """The key and the meaning of a column."""
+    others = {} if metric.name == "accuracy" else OF_OTHER_TASKS
+    return others.get(name) or ACCURACIES[name]
+
+
 def _column(name: str, measure: str, against: str | None, groups: Sequence[Group]) -> Asked:
+    metric = groups[0].metric
     if name in ACCURACIES:
-        key = ACCURACIES[name][0]
-        look = Column(f"{name}, %", ("sd",), (" ± ", ""), _fixed, has_best=True)
+        key = _key(name, metric)
+        head = f"{name}, %" if metric.is_share else f"{name} {metric.words}"
+        best = max if metric.higher_is_better else min
+        look = Column(head, ("sd",), (" ± ", ""), _fixed if metric.is_share else _fine, best=best)
         return Asked(name, look, lambda _, contender: _mean_and_spread(contender.group, key))
     if name == "difference":
-        look = Column("difference", ("low", "high"), (" [", ", ", "]"), _signed)
+        show = _signed if metric.is_share else _finely_signed
+        look = Column("difference", ("low", "high"), (" [", ", ", "]"), show)
         return Asked(name, look, lambda contest, contender: _difference(contest, contender, measure, against))
     if name in OBSERVERS:
         look = Column(f"ε, {name}", show=_upwards)
@@ -157,6 +175,15 @@ def _signed(value: Value) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
+def _fine(value: Value) -> str:
+    """One decimal more, for metrics that are not in percent."""
+    return f"{value:.3f}"
+
+
+def _finely_signed(value: Value) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
 def _short(value: Value) -> str:
     return f"{value:.3g}"
 
@@ -166,10 +193,14 @@ def _caption(groups: Sequence[Group], shown: Sequence[str], measure: str, agains
     seeds = {len(group.runs) for group in groups}
     several = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else f"{max(seeds)}"
     spread = f", mean ± standard deviation over {several} seeds" if max(seeds) > 1 else ", one seed each"
-    meanings = [f"{name}: {ACCURACIES[name][1]}" for name in shown if name in ACCURACIES]
+    metric = groups[0].metric
+    measured = [name for name in shown if name in ACCURACIES]
+    meanings = [f"{name}: {_measure(name, metric)[1].replace('{}', metric.words)}" for name in measured]
     sentences = [f"{'; '.join(meanings)}{spread}." if meanings else ""]
     shared = shared_settings(groups)
-    said = [f"{spoken(field)} {shared[field]}" for field in SAID if field in shared]
+    own = {group.runs[0].data for group in groups if group.experiment.data.name is None}
+    said = [f"data {name}" for name in own if len(own) == 1]
+    said += [f"{spoken(field)} {shared[field]}" for field in SAID if field in shared]
     regimes = {group.runs[0].regime for group in groups}
     said += regimes if len(regimes) == 1 else []
     sigmas = {group.noise_multiplier for group in groups}
@@ -177,12 +208,14 @@ def _caption(groups: Sequence[Group], shown: Sequence[str], measure: str, agains
         said.append(f"σ {_short(sigma)}")
     sentences.append(f"All rows: {', '.join(said)}." if said else "")
     sentences += _privacy(groups, shown)
-    if any(name in ACCURACIES for name in shown) and len(groups) > 1:
-        sentences.append(f"Bold: the highest mean{' of its setting' if settings > 1 else ''}.")
+    if measured and len(groups) > 1:
+        most = "highest" if metric.higher_is_better else "lowest"
+        sentences.append(f"Bold: the {most} mean{' of its setting' if settings > 1 else ''}.")
     if "difference" in shown:
         reference = f"to {against}" if against else f"to the best{' of the setting' if settings > 1 else ''}"
+        unit = ", in points" if metric.is_share else ""
         interval = " with its 95 % interval (Student's t, runs of one seed in pairs, each interval by itself)"
-        sentences.append(f"Difference: {reference} by {measure}, in points{interval if max(seeds) > 1 else ''}.")
+        sentences.append(f"Difference: {reference} by {measure}{unit}{interval if max(seeds) > 1 else ''}.")
     return capital(" ".join(sentence for sentence in sentences if sentence))
 
 

@@ -33,7 +33,7 @@ class Column:
         joints: the text before each of them, and after the last.
         show: a value as text, of the same number of decimals in all rows.
         is_text: whether the cells are words, which stand on the left.
-        has_best: whether the highest value of a block is set in bold.
+        best: which value of a block is set in bold: max or min; None: no value.
     """
 
     head: str
@@ -41,7 +41,7 @@ class Column:
     joints: tuple[str, ...] = ("",)
     show: Callable[[Value], str] = str
     is_text: bool = False
-    has_best: bool = False
+    best: Callable[..., Value] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Table:
     caption: str
 
     def best(self, block: int, column: int) -> str | None:
-        """The text of the highest value in a block, which several rows may have; None where there is nothing to win."""
+        """The text of the best value in a block, which several rows may have; None where there is nothing to win."""
         shown = self.columns[column]
         found = [row[column][0] for row in self.blocks[block] if row[column] and row[column][0] is not None]
-        return shown.show(max(found, key=float)) if shown.has_best and len(found) > 1 else None  # type: ignore[arg-type]
+        return shown.show(shown.best(found, key=float)) if shown.best is not None and len(found) > 1 else None
 
     def texts(self, column: int, cell: Sequence[Value]) -> list[str]:
         """The parts of a cell as text; none for a missing one."""

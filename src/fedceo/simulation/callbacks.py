@@ -41,7 +41,7 @@ class Callback:
         """After every round, with its line of metrics.jsonl.
 
         Accuracies are there where evaluation.every asks for them; "epsilon", what `privacy.observer` may have learnt up
-        to the round, in some rounds (5 % of the time at most) and always in the last.
+        to the round, with them and always in the last; where the accountant is slow, in fewer (5 % of the time).
         """
 
     def on_end(self, result: dict[str, Any]) -> None:
@@ -53,22 +53,25 @@ CALLBACKS: Registry[Callable[[], Callback]] = Registry("callback", "fedceo.track
 
 
 class Callbacks:
-    """The callbacks of a run, told together; with none of them nobody computes an epsilon."""
+    """The callbacks of a run, told together; with none of them and no progress nobody computes an epsilon."""
 
     def __init__(self, given: Sequence[Callback | str]) -> None:
         self._each = [(each if isinstance(each, str) else type(each).__name__, _made(each)) for each in given]
         self._meter = Meter()
 
     def start(self, simulation: "Simulation", folder: Path | None) -> None:
+        self._meter.begin(simulation)
         if not self._each:
             return
-        self._meter.begin(simulation)
         settings = simulation.experiment.model_dump(mode="json", exclude_none=True)
         self._tell("on_start", settings, folder)
 
     def measure(self, metrics: dict[str, Any]) -> None:
         if self._each:
-            self._tell("on_measurement", self._meter.read(metrics))
+            self._tell("on_measurement", self.with_epsilon(metrics))
+
+    def with_epsilon(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        return self._meter.read(metrics)
 
     def end(self, result: dict[str, Any]) -> None:
         self._tell("on_end", result)

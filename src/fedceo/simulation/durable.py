@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +199,33 @@ def _digest(before: str, text: bytes) -> bytes:
     return hashlib.sha256(before.encode() + text).hexdigest()[:16].encode()
 
 
-def free_folder(base: Path) -> Path:
-    """`base`, or the first of base-2, base-3, ... that is not taken."""
+@contextmanager
+def claimed_folder(base: Path) -> Iterator[Path]:
+    """`base`, or the first of base-2, base-3, ... that is not taken, made at once so that no other process takes it.
+
+    It goes again, with the folders made above it, where nothing was written into it.
+    """
+    missing = [each for each in base.parents if not each.exists()]
     path, number = base, 1
-    while path.exists():
-        number += 1
-        path = base.with_name(f"{base.name}-{number}")
-    return path
+    try:
+        make_folder(base.parent)
+        while not _made(path):
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written to ({error.strerror})") from None
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            for each in (path, *missing):
+                each.rmdir()
+
+
+def _made(path: Path) -> bool:
+    """Whether a folder was made here, and nothing was there before."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True

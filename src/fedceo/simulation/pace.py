@@ -11,11 +11,17 @@ from typing import Any
 
 from fedceo.tasks import is_measured, metric_of
 
+Metrics = dict[str, Any]
+Tell = Callable[[Metrics], None]
+WithEpsilon = Callable[[Metrics], Metrics]
+
 LOG = logging.getLogger("fedceo")
 SILENCE = 60.0
 """Seconds after which a round is told of that was not measured, so that slow runs can be seen to live."""
 BAR = 20
 """Letters of a bar."""
+NOTEBOOK = 110
+"""Letters of a line in a notebook, whose cells are that wide on a laptop."""
 BETWEEN_FRAMES = 0.1
 """Seconds between two frames of a bar at least."""
 
@@ -73,7 +79,7 @@ def minutes(seconds: float) -> str:
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
-def line_of(metrics: dict[str, Any], pace: Pace) -> str:
+def line_of(metrics: Metrics, pace: Pace) -> str:
     """One line about a round."""
     parts = [f"round {metrics['round']} of {pace.total}"]
     if is_measured(metrics):
@@ -87,20 +93,20 @@ def line_of(metrics: dict[str, Any], pace: Pace) -> str:
 class Bar:
     """A line on standard error that is written over round after round, for a terminal or a notebook."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._measured: dict[str, Any] = {}
+    def __init__(self, pace: Pace, with_epsilon: WithEpsilon = dict) -> None:
+        self._pace, self._with_epsilon = pace, with_epsilon
+        self._measured: Metrics = {}
         self._written, self._due = 0, 0.0
 
-    def tell(self, metrics: dict[str, Any]) -> None:
+    def tell(self, metrics: Metrics) -> None:
         """Show a round, with the last measurement if it has none of its own; some rounds are too quick to be shown."""
         pace = self._pace
         pace.go_on(metrics["round"])
-        self._measured = {**self._measured, **metrics}
+        self._measured |= self._with_epsilon(metrics)
         if pace.elapsed < self._due and pace.step < pace.total:
             return
         self._due = pace.elapsed + BETWEEN_FRAMES
-        line = self._frame(shutil.get_terminal_size().columns - 1)
+        line = self._frame(shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else NOTEBOOK)
         sys.stderr.write(f"\r{line.ljust(self._written)}")
         sys.stderr.flush()
         self._written = len(line)
@@ -129,8 +135,10 @@ def _can_overwrite() -> bool:
 
 
 @contextmanager
-def logged(rounds: int, wanted: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+def logged(rounds: int, wanted: bool, with_epsilon: WithEpsilon = dict) -> Iterator[Tell]:
     """A function that tells of rounds; it does nothing where that is not wanted.
+
+    with_epsilon: what adds the epsilon so far to a round's metrics, asked only for rounds that are told of.
 
     Where logging is configured, it logs a line (level INFO) for every measured round. Where it is not, a terminal and a
     notebook show a bar, and anything else gets the same lines on standard error.
@@ -140,17 +148,17 @@ def logged(rounds: int, wanted: bool) -> Iterator[Callable[[dict[str, Any]], Non
         return
     pace = Pace(rounds)
     if not LOG.hasHandlers() and _can_overwrite():
-        bar = Bar(pace)
+        bar = Bar(pace, with_epsilon)
         try:
             yield bar.tell
         finally:
             bar.end()
         return
 
-    def tell(metrics: dict[str, Any]) -> None:
+    def tell(metrics: Metrics) -> None:
         pace.go_on(metrics["round"])
-        if pace.is_due(is_measured(metrics)):
-            LOG.info(line_of(metrics, pace))
+        if LOG.isEnabledFor(logging.INFO) and pace.is_due(is_measured(metrics)):
+            LOG.info(line_of(with_epsilon(metrics), pace))
 
     if LOG.hasHandlers():
         yield tell

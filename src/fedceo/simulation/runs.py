@@ -75,7 +75,7 @@ class Run:
         return in_words(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(repr(self), self.history, self.experiment.train.rounds)
 
 
 def run(
@@ -219,7 +219,7 @@ def carry_on(
     progress: bool,
     watchers: Callbacks,
 ) -> Run:
-    with logged(simulation.experiment.train.rounds, progress) as log:
+    with logged(simulation.experiment.train.rounds, progress, watchers.with_epsilon) as log:
 
         def begin(simulation: Simulation) -> None:
             if on_start is not None:

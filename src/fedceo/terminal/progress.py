@@ -49,7 +49,6 @@ def progress(total: int, name: str = "training", quiet: bool = False, of_rounds:
 
     def advance(metrics: dict[str, Any]) -> None:
         pace.go_on(metrics["round"])
-        bar.start()
         shown: dict[str, Any] = {key: metrics[key] for key in ("epsilon",) if key in metrics}
         if is_measured(metrics):
             metric = metric_of(metrics)
@@ -57,6 +56,7 @@ def progress(total: int, name: str = "training", quiet: bool = False, of_rounds:
         if "epsilon" in shown:
             shown["epsilon_round"] = metrics["round"]
         bar.update(task, completed=metrics["round"], metrics=bar.tasks[0].fields["metrics"] | shown)
+        bar.start()
 
     with _stopping(bar):
         yield advance

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from fedceo.accounting.reasons import adjacency, joined, shared
 from fedceo.simulation.chosen import study_of
 from fedceo.tasks import Metric, metric_of, summary_of
 from fedceo.terminal.tables import PRIVACY_COLUMNS, Cell, Column, apart, console, or_none, show_table
@@ -125,11 +126,11 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
     if all(row["epsilon"] is None for row in rows):
         out.print(f"privacy: none ({rows[0]['assumption']})")
         return
-    notes = list(dict.fromkeys(row["assumption"] for row in rows))
+    for_all, own = shared([row["assumption"] for row in rows])
+    notes = list(dict.fromkeys(own))
     shown: list[dict[str, Cell]] = [
-        row | {"epsilon": or_none(row["epsilon"]), "delta": f"{row['delta']:.1e}",
-               "note": str(notes.index(row["assumption"]) + 1)}
-        for row in rows
+        row | {"epsilon": or_none(row["epsilon"]), "delta": f"{row['delta']:.1e}", "note": str(notes.index(note) + 1)}
+        for row, note in zip(rows, own, strict=True)
     ]  # fmt: skip
     several = len({row["mechanism"] for row in rows}) > 1
     columns = [column for column in PRIVACY_COLUMNS if several or column.name != "mechanism"]
@@ -142,6 +143,10 @@ def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:
     grid.add_column(overflow="fold")
     for number, note in enumerate(notes, 1):
         grid.add_row(f"{number:>2}", note)
+    if for_all:
+        grid.add_row(" *", f"every row: {joined(*for_all)}")
+    for words in dict.fromkeys(adjacency(row["adjacency"], row["unit"]) for row in rows):
+        grid.add_row(" *", words)
     out.print(grid, highlight=False)
 
 
