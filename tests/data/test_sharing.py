@@ -45,6 +45,16 @@ def test_a_tensor_in_the_place_of_one_that_is_gone_is_another(monkeypatch: pytes
     assert held.tolist() == [1, 1]
 
 
+def test_a_tensor_that_was_written_to_is_another() -> None:
+    derived, source = Derived(), torch.zeros(2)
+    held = derived.get(source, "", lambda: source + 1)
+    source[0] = 5
+    assert derived.get(source, "", lambda: source + 1).tolist() == [6, 1] and held.tolist() == [1, 1]
+    with torch.inference_mode():
+        other = torch.zeros(2)  # whose writings torch does not count
+    assert derived.get(other, "", lambda: other + 1) is not held
+
+
 def test_federations_are_shared_by_data_and_seed() -> None:
     first = build_federation(DIGITS, 0)
     assert build_federation(DIGITS.model_copy(), 0) is first

@@ -204,7 +204,7 @@ def test_what_fails_in_a_later_round_is_a_line_too(mine: str) -> None:
 def test_it_learns_nothing_of_clients_whose_updates_overflow(mine: str) -> None:
     """Their number is exact: with it a method would show whether one client's records are finite."""
     federation = build_federation(parse_experiment(table_of("fedavg")).data, 0)
-    x = federation.x.float()
+    x = federation.x.float().clone()  # others may hold the same federation
     x[federation.train[0]] = float("inf")
     broken = replace(federation, x=x)
     table = table_of(f"{mine}:Skips")

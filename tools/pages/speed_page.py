@@ -41,8 +41,9 @@ def rounds() -> list[str]:
     spent = result["end_to_end"]["seconds"]
     first = spent["UDP-FedAvg"]
     others = "; ".join(f"{name} {total / first - 1:+.1%}" for name, total in spent.items() if name != "UDP-FedAvg")
-    count = result["end_to_end"]["rounds"]
-    end = f"{count} rounds of LeNet-5, distributed, evaluated every 5 rounds: UDP-FedAvg {first:.1f} s; {others}."
+    count, earlier = result["end_to_end"]["rounds"], result["end_to_end"].get("earlier")
+    whose = "With the kernels of an earlier version, " if earlier else ""
+    end = f"{whose}{count} rounds of LeNet-5, distributed, evaluated every 5: UDP-FedAvg {first:.1f} s; {others}."
     return [*lines, "", *_since(result), end]
 
 

@@ -14,22 +14,30 @@ class Derived:
     """Tensors that were made from others, shared by all who ask for the same of the same tensor."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, Hashable], tuple[ref[Tensor], ref[Tensor]]] = {}
+        self._made: dict[tuple[int, Hashable], tuple[ref[Tensor], ref[Tensor], int]] = {}
 
     def get(self, source: Tensor, about: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the source, or has made of it for somebody who holds it still.
 
-        about: all that the answer depends on beside the source, which must not change while anybody holds the answer.
+        A source that was written to since is another one.
+
+        about: all that the answer depends on beside the source.
         """
-        key = id(source), about
+        key, version = (id(source), about), _version(source)
         if key in self._made:
-            of, made = (each() for each in self._made[key])
-            if of is source and made is not None:  # a number may come again once the first tensor is gone
-                return made
+            of, made, when = self._made[key]
+            found = made()
+            if of() is source and found is not None and when == version:  # a number may come again for another tensor
+                return found
         fresh = make()
         self._made = {key: pair for key, pair in self._made.items() if pair[1]() is not None}
-        self._made[key] = ref(source), ref(fresh)
+        self._made[key] = ref(source), ref(fresh), version
         return fresh
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to, as far as torch knows."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 DERIVED = Derived()

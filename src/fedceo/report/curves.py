@@ -40,8 +40,8 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
 
     Args:
         field: test_accuracy (G), local_accuracy (P-loc), personal_accuracy (P-glob), distribution_accuracy (P-dist)
-            or distribution_accuracy_worst, its mean over the worst tenth of the clients; in runs of another task its own
-            metric stands for the accuracy.
+            or distribution_accuracy_worst, its mean over the worst tenth of the clients; in runs of another task its
+            own metric stands for the accuracy.
 
     Returns:
         data["NAME/rounds"], data["NAME/mean"] and data["NAME/sd"], (rounds,) each, in percent or in the metric's unit,
