@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STREAMS = 20_000
 """First draws that are compared; each has 63 bits, so that chance makes no two alike."""
+AT_ONCE = ("batches", "record noise")
+"""Secret purposes for which a GPU draws the keys of a round's clients at once."""
 
 
 def key_findings(simulation: "Simulation") -> list[Finding]:
@@ -31,6 +33,10 @@ def key_findings(simulation: "Simulation") -> list[Finding]:
             for t, purpose, client in some
             for _ in range(times)
         ]
+        every = max(1, rounds * clients * len(AT_ONCE) // STREAMS)
+        for t, purpose in itertools.product(range(1, rounds + 1, every), AT_ONCE):
+            of_round = range(min(clients, STREAMS))
+            first += [key for _ in range(times) for key in schedule.keys(purpose, t, of_round).tolist()]
         alike += len(first) - len(np.unique(np.array(first, dtype=np.int64)))
         compared = len(first)
     bits = max(0, int(math.log2(max(compared**2 / (2 * math.log(1 / ALPHA)), 1))))

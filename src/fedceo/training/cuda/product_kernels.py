@@ -1,6 +1,6 @@
 """Triton kernels: products of linear layers for K clients at once, of float16 or TF32 with float32 sums."""
 
-# ruff: noqa: N803
+# ruff: noqa: N803, SIM102
 # mypy: ignore-errors
 
 import triton
@@ -114,4 +114,5 @@ def linear_gradients_kernel(
     inside = (out < OUT)[:, None] & (entry < INPUTS)[None, :]
     tl.store(weight + client.to(tl.int64) * weight_client + to, total, mask=inside)
     if BIAS:
-        tl.store(bias + client.to(tl.int64) * bias_client + out, total_bias, mask=(out < OUT) & (tl.program_id(1) == 0))
+        if tl.program_id(1) == 0:
+            tl.store(bias + client.to(tl.int64) * bias_client + out, total_bias, mask=out < OUT)
