@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -227,8 +227,7 @@ def twice(right: Any) -> Any:
 
 def over_reports(right: Any) -> Any:
     def privatise(self: Central, sent: Contribution, senders: Senders, origin: Weights) -> Mean:
-        found: Mean = right(replace(self, divisor=float(max(len(senders.clients), 1))), sent, senders, origin)
-        return found
+        return cast(Mean, right(replace(self, divisor=float(max(len(senders.clients), 1))), sent, senders, origin))
 
     return privatise
 
