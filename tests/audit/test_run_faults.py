@@ -8,7 +8,7 @@ from tests.support.run_faults import ASKED, FURTHER, RIGHT, ROUNDS, RUN_FAULTS, 
 
 def caught(name: str, seed: int) -> list[str]:
     with RUN_FAULTS[name].planted():
-        return found_by(audit(simulation_of(RUN_FAULTS[name].settings, seed), rounds=ROUNDS))
+        return found_by(audit(simulation_of(RUN_FAULTS[name].settings, seed), rounds=ROUNDS, seed=seed))
 
 
 def test_there_are_as_many_faults_as_were_asked_for() -> None:
