@@ -25,6 +25,7 @@ from fedceo.training.batched.products import Product
 from fedceo.training.cuda import blocks, draws, losses, step
 from fedceo.training.cuda.branches import Branch
 from fedceo.training.work import RecordPrivacy, Work
+from tests.support.philox import philox
 
 CLIENTS, SLOTS = 3, 5
 TOLERANCE = {"highest": 2e-5, "high": 1e-2}
@@ -123,16 +124,6 @@ def steps() -> Iterator[Apart]:
     other.named_gradients["bias"].copy_(g.sum(1))
     general.take_step(other, work, None)
     yield "a step of a product", apart(one.named, other.named)
-
-
-def philox(key: int, block: int, second: int) -> list[int]:
-    """The four words of Philox 4x32-10."""
-    k, c, low = [key % 2**32, key >> 32], [block, second, 0, 0], 2**32 - 1
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
-        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
-    return c
 
 
 def numbers() -> Iterator[Apart]:

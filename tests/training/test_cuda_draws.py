@@ -7,18 +7,9 @@ import torch
 from fedceo.training.draws import HAS_TRITON
 from fedceo.training.noise import RecordNoise
 from fedceo.training.schedule import Schedule
+from tests.support.philox import philox
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")
-
-
-def philox(key: int, block: int, step: int) -> list[int]:
-    """The four words of Philox 4x32-10."""
-    k, c, low = [key % 2**32, key >> 32], [block, step, 0, 0], 2**32 - 1
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & low, (a >> 32) ^ c[3] ^ k[1], a & low]
-        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
-    return c
 
 
 def test_noise_is_philox_and_box_muller() -> None:

@@ -213,21 +213,21 @@ class Evaluator:
         if (self._linear is None and self._chain is None) or len(models) < 2:
             yield from ((client, self._run(weights, x, y)[0]) for client, weights in models)
             return
-        by_name = {name: [weights[name] for _, weights in models] for name in models[0][1]}
+        put = torch.cat if self._linear else torch.stack
+        together = {name: put([weights[name] for _, weights in models]) for name in models[0][1]}
         size = at_once(self.device) if self._linear else SOME_RECORDS
         hits = []
         for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
             inputs = self.federation.inputs(records, self.dtype)
             if self._linear is not None:
-                layer = [torch.cat(by_name[name]) for name in self._linear.names]
+                layer = [together[name] for name in self._linear.names]
                 logits = F.linear(inputs.flatten(1), *layer).unflatten(1, (len(models), -1)).transpose(0, 1)
             else:
                 assert self._chain is not None
-                stacked = {name: torch.stack(each) for name, each in by_name.items()}
                 stored = self._chain.stored(inputs)
                 everybodys = stored.expand(len(models), *stored.shape).contiguous()
                 counts = torch.full((len(models),), len(labels), device=self.device)
-                logits = self._chain.forward(stacked, Batch(everybodys, labels, counts))[-1].y
+                logits = self._chain.forward(together, Batch(everybodys, labels, counts))[-1].y
             hits.append(logits.argmax(2) == labels)
         yield from zip([client for client, _ in models], torch.cat(hits, 1).cpu(), strict=True)
 

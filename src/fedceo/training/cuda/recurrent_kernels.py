@@ -20,6 +20,13 @@ def _tanh(x):
 
 
 @triton.jit
+def _four(place, inside, UNITS: tl.constexpr):
+    """The values of the four gates, which lie UNITS apart: enter, forget, change, leave."""
+    enter, forget = tl.load(place, mask=inside), tl.load(place + UNITS, mask=inside)
+    return enter, forget, tl.load(place + 2 * UNITS, mask=inside), tl.load(place + 3 * UNITS, mask=inside)
+
+
+@triton.jit
 def cell_kernel(
     gates, product, cells, bounded, states, token, length, slots,
     UNITS: tl.constexpr, FIRST: tl.constexpr, TILE: tl.constexpr,
@@ -28,23 +35,17 @@ def cell_kernel(
 
     Writes the cell, its tanh and the state after the token. FIRST: there is no product, (K, B, 4U), and no cell before.
     """
-    client = tl.program_id(0).to(tl.int64)
-    entry = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = entry < slots * UNITS
-    slot, unit = entry // UNITS, entry % UNITS
-    size = slots * UNITS
-    four = slot * (4 * UNITS) + unit
+    client, entry = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE + tl.arange(0, TILE)
+    size, slot, unit = slots * UNITS, entry // UNITS, entry % UNITS
+    inside, four = entry < size, slot * (4 * UNITS) + unit
     gate = gates + (client * length + token) * (4 * size) + four
-    enter, forget = tl.load(gate, mask=inside), tl.load(gate + UNITS, mask=inside)
-    change, leave = tl.load(gate + 2 * UNITS, mask=inside), tl.load(gate + 3 * UNITS, mask=inside)
+    enter, forget, change, leave = _four(gate, inside, UNITS)
     cell = cells + (client * (length + 1) + token) * size + entry
     held = tl.zeros((TILE,), tl.float32)
     if not FIRST:
-        before = product + client * (4 * size) + four
-        enter += tl.load(before, mask=inside)
-        forget += tl.load(before + UNITS, mask=inside)
-        change += tl.load(before + 2 * UNITS, mask=inside)
-        leave += tl.load(before + 3 * UNITS, mask=inside)
+        more_enter, more_forget, more_change, more_leave = _four(product + client * (4 * size) + four, inside, UNITS)
+        enter, forget = enter + more_enter, forget + more_forget
+        change, leave = change + more_change, leave + more_leave
         held = tl.load(cell, mask=inside)
     enter, forget, leave = tl.sigmoid(enter), tl.sigmoid(forget), tl.sigmoid(leave)
     change = _tanh(change)
@@ -70,15 +71,11 @@ def cell_backward_kernel(
     at the last token, there is no product and no dcell yet. dy is (K, B, L, U) by its strides, or AT_LAST (K, B, U),
     which belongs to the token last[k, b].
     """
-    client = tl.program_id(0).to(tl.int64)
-    entry = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = entry < slots * UNITS
-    slot, unit = entry // UNITS, entry % UNITS
-    size = slots * UNITS
-    four = slot * (4 * UNITS) + unit
+    client, entry = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE + tl.arange(0, TILE)
+    size, slot, unit = slots * UNITS, entry // UNITS, entry % UNITS
+    inside, four = entry < size, slot * (4 * UNITS) + unit
     gate = gates + (client * length + token) * (4 * size) + four
-    enter, forget = tl.load(gate, mask=inside), tl.load(gate + UNITS, mask=inside)
-    change, leave = tl.load(gate + 2 * UNITS, mask=inside), tl.load(gate + 3 * UNITS, mask=inside)
+    enter, forget, change, leave = _four(gate, inside, UNITS)
     shown = tl.load(bounded + (client * length + token) * size + entry, mask=inside)
     before = tl.load(cells + (client * (length + 1) + token) * size + entry, mask=inside)
     given = dy + client * dy_client + slot * dy_slot + unit
