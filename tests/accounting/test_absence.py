@@ -96,6 +96,7 @@ def test_who_is_absent_is_a_secret() -> None:
         "central noise",
         "absence",
         "count noise",
+        "label noise",
     }
     one, other = Schedule(7, "system"), Schedule(7, "system")
     drawn = list(range(100))

@@ -18,6 +18,7 @@ from fedceo.models import build_model, parameters_of
 from fedceo.simulation.preparing import prepare as prepare_experiment
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.summary import global_model_caveat
+from fedceo.training.batched.cohort import Call
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.work import ALL_RECORDS, local_work
 from tests.support.small_runs import changed
@@ -133,7 +134,8 @@ def test_batches_of_all_records_need_room_for_the_largest_client_only() -> None:
     assert isinstance(trainer, BatchedTrainer)
     work = local_work(simulation.experiment.train, 1)
     largest = int(simulation.federation.sizes.max())
-    full, same = (trainer._clients_at_once(replace(work, batch_size=size), None) for size in (ALL_RECORDS, largest))
+    calls = (Call(trainer.context, {}, [], 1, replace(work, batch_size=size)) for size in (ALL_RECORDS, largest))
+    full, same = (trainer._clients_at_once(call, None) for call in calls)
     assert full == same > 1
 
 

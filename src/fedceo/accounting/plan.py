@@ -88,6 +88,8 @@ class Plan:
         groups: g, the groups of cyclic sampling: in round t every client of group t mod g is in with probability
             K g/N, or all of it where that is 1 or more.
         record_steps: local DP-SGD of every kind of client, where noise enters there; the worst kind counts.
+        counts_noise: standard deviation of the noise on the label counts that each client releases once beside its
+            local steps; None: it releases none.
     """
 
     clients: int
@@ -105,6 +107,7 @@ class Plan:
     participation_cap: int | None = None
     groups: int | None = None
     record_steps: tuple[RecordSteps, ...] = ()
+    counts_noise: float | None = None
 
     def __post_init__(self) -> None:
         noise_site_of(self.mechanism)
@@ -140,6 +143,8 @@ class Plan:
             raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
         if self.release == "personalised" and self.interval is None:
             raise UsageError('interval: needed for release "personalised"')
+        if self.counts_noise is not None and not LEAST_NOISE <= self.counts_noise <= MOST_NOISE:
+            raise UsageError(f"counts_noise: {self.counts_noise:g}, expected {LEAST_NOISE:g} to {MOST_NOISE:g}")
         if self.noise_site is NoiseSite.STEPS and not self.record_steps:
             raise UsageError(f'record_rate and record_steps: needed for mechanism "{self.mechanism}"')
 

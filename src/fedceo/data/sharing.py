@@ -23,7 +23,7 @@ class Derived:
 
         about: all that the answer depends on beside the source.
         """
-        key, version = (id(source), about), _version(source)
+        key, version = (id(source), about), version_of(source)
         if key in self._made:
             of, made, when = self._made[key]
             found = made()
@@ -35,7 +35,7 @@ class Derived:
         return fresh
 
 
-def _version(tensor: Tensor) -> int:
+def version_of(tensor: Tensor) -> int:
     """How often the tensor was written to, as far as torch knows."""
     return 0 if tensor.is_inference() else tensor._version
 

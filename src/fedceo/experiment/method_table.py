@@ -76,6 +76,11 @@ class MethodSettings(Section):
         """One over the rate at which a record is drawn in such a step."""
         return batches
 
+    @property
+    def counts_noise(self) -> float | None:
+        """Standard deviation of the noise on label counts that every client releases once, None where it keeps them."""
+        return None
+
     def server_step(self, rate: float) -> float:
         """The factor of updates and noise alike; rate: train.server_learning_rate."""
         return rate

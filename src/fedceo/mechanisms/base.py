@@ -180,6 +180,13 @@ class Mechanism(ABC):
             return float(rounded_normals(1, self.count_share / COUNT_STEP, generator)[0]) * COUNT_STEP
         return self.count_share * float(generator.standard_normal())
 
+    def noised_counts(self, counts: torch.Tensor, client: int, noise: float) -> torch.Tensor:
+        """A client's label counts, (classes,), as they leave it; noise: its standard deviation."""
+        if not self.adds_noise:
+            return counts
+        drawn = self.schedule.generator("label noise", client=client).standard_normal(len(counts))
+        return counts + noise * torch.from_numpy(drawn)
+
 
 def make_mechanism(experiment: Experiment, noise_multiplier: float, schedule: Schedule) -> Mechanism:
     """The mechanism of an experiment.

@@ -47,6 +47,8 @@ __all__ = ["Method", "MethodSettings", "Setup", "State", "Statistics", "make_met
 
 Statistics = Callable[["State", "torch.Tensor", "torch.Tensor"], dict[str, "torch.Tensor"]]
 """A function of a client's records x (n, *shape) and labels y (n,): name -> (size of the parameter); zeros if n = 0."""
+LABEL_COUNTS = "label counts"
+"""The name in State.personal of a client's noised label counts, (classes,), where a method asks for them."""
 Smooth = Callable[[Sequence["torch.Tensor"], Sequence[float]], list["torch.Tensor"]]
 """The truncated t-SVD of several (d, h, K) tensors, each at its threshold."""
 

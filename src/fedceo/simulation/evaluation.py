@@ -23,8 +23,9 @@ from fedceo.data.sharing import DERIVED
 from fedceo.experiment.task_table import Task as TaskSettings
 from fedceo.tasks import Task, make_task
 from fedceo.training.batched.blocks import Linear
-from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
+from fedceo.training.batched.chain import Chain
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.tracing import NotAChainError, read_chain
 from fedceo.training.noise import has_kernels
 
 TOGETHER = 100

@@ -22,7 +22,7 @@ from fedceo.mechanisms.banded import Noises
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
 from fedceo.mechanisms.uploads import Contribution, Senders, Stack, Uploads
-from fedceo.methods.base import Method, State, Statistics
+from fedceo.methods.base import LABEL_COUNTS, Method, State, Statistics
 from fedceo.simulation.clock import Clock
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
@@ -138,9 +138,10 @@ class LocalCohort:
         statistics = self.method.statistics(entry.round)
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
+        personal = _kept(sent.personal, entry) | self._label_counts(state, entry)
         if self.method.stays_home(entry.round):
             senders = self._senders(entry)
-            return Collected(Stack({}, senders.clients, senders.sizes, 0), _kept(sent.personal, entry), loss)
+            return Collected(Stack({}, senders.clients, senders.sizes, 0), personal, loss)
         origin = {name: state.weights[name] for name in sent.start}
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
@@ -149,7 +150,19 @@ class LocalCohort:
             mechanism = self.mechanism.before(entry.round, origin, self.noise)
             uploads = mechanism.privatise(sent, self._senders(entry), origin)
         sent_models = sent if statistics is None else None
-        return Collected(uploads, _kept(sent.personal, entry), loss, sent_models, mechanism.drawn)
+        return Collected(uploads, personal, loss, sent_models, mechanism.drawn)
+
+    def _label_counts(self, state: State, entry: Entry) -> dict[int, Weights]:
+        """The label counts that clients release when they first take part, if the method asks for them."""
+        noise = self.method.settings.counts_noise
+        if noise is None:
+            return {}
+        first = [client for client in entry.own if client not in state.personal]
+        return {client: {LABEL_COUNTS: self._noised_counts(client, noise)} for client in first}
+
+    def _noised_counts(self, client: int, noise: float) -> Tensor:
+        counts = torch.tensor(self.context.federation.labels_of(client), dtype=torch.float64)
+        return self.mechanism.noised_counts(counts, client, noise).to(self.context.device, self.context.dtype)
 
     def _senders(self, entry: Entry) -> Senders:
         clients = entry.reported

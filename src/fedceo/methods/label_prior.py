@@ -1,0 +1,87 @@
+"""FedAvg with a label prior: personal models that differ from the global one by the labels that each client has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from fedceo.errors import UsageError
+from fedceo.experiment.base import NotNegative, Positive
+from fedceo.experiment.registry import TASKS
+from fedceo.lazy import torch
+from fedceo.methods.base import LABEL_COUNTS, Method, MethodSettings, State, register
+from fedceo.methods.heads import check_head
+from fedceo.tensors.weights import last_layer, repeat
+
+if TYPE_CHECKING:
+    from fedceo.experiment.file import Experiment
+
+
+class LabelPriorSettings(MethodSettings):
+    title: ClassVar[str] = "FedAvg + label prior"
+    name: Literal["label-prior"] = "label-prior"
+    """FedAvg, and for each client the global model with the logarithms of its label shares added to the outputs; the
+    shares are those of counts that each client releases once, with noise that is accounted for."""
+    strength: NotNegative = 1.5
+    """The factor of the logarithms: 0 is FedAvg, 1 Bayes' rule for a calibrated model; noise calls for more."""
+    label_noise: Positive = 10.0
+    """Standard deviation of the noise on each count of a client's labels; one record moves one count by one."""
+
+    @property
+    def counts_noise(self) -> float | None:
+        return self.label_noise
+
+    @property
+    def keeps_parts(self) -> bool:
+        return True
+
+    @property
+    def refused_by_audit(self) -> str | None:
+        return "method.name: label-prior releases label counts, which no audit looks at yet"
+
+    def check(self, experiment: Experiment) -> None:
+        if experiment.mechanism.is_user_level:
+            raise ValueError(
+                f'privacy.mechanism: "{experiment.privacy.mechanism}" hides a whole client, whose label counts method '
+                '"label-prior" releases; expected "record" or "none"'
+            )
+        if experiment.privacy.randomness == "system" and experiment.mechanism.adds_noise:
+            raise ValueError(
+                'privacy.randomness: "system" draws the noise of label counts anew when a run is resumed, which shows '
+                'more of them; expected "seeded" for method "label-prior"'
+            )
+        if not TASKS[experiment.task.name].has_classes:
+            raise ValueError(
+                f'task.name: "{experiment.task.name}" has no classes, and method "label-prior" counts labels; expected '
+                '"classification"'
+            )
+
+    def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
+        return super().search_space(experiment) | {"method.strength": [0.5, 1.0, 1.5, 2.0, 3.0]}
+
+
+@register
+class LabelPrior(Method):
+    """The prior moves the bias of the last layer and nothing else; a client that was never in has the global model."""
+
+    Settings = LabelPriorSettings
+
+    def check(self, classes: int, takes_tokens: bool) -> None:
+        check_head(self.settings.name, self.setup.weights, classes)
+        if len(last_layer(self.setup.weights)) != 2:
+            raise UsageError("method.name: label-prior moves the bias of the last layer, and the model's has none")
+
+    def personal_clients(self, state: State) -> Sequence[int] | None:
+        return sorted(state.personal) or None
+
+    def personalise(self, state: State, clients: Sequence[int], round_: int) -> dict[str, torch.Tensor]:
+        models, bias = repeat(state.weights, len(clients)), last_layer(state.weights)[1]
+        known = [state.personal[client][LABEL_COUNTS] if client in state.personal else None for client in clients]
+        none = torch.zeros_like(state.weights[bias])
+        moved = [w + (none if each is None else self.shift(each)) for w, each in zip(models[bias], known, strict=True)]
+        return models | ({bias: torch.stack(moved)} if moved else {})
+
+    def shift(self, counts: torch.Tensor) -> torch.Tensor:
+        """What is added to the outputs, (classes,), whose mean is zero; one is added to counts cut off at zero."""
+        logarithms = (counts.clamp_min(0) + 1).log()
+        return float(self.settings.strength) * (logarithms - logarithms.mean())
