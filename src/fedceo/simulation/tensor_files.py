@@ -36,7 +36,8 @@ def read_tensors(path: Path, *, expected: bool | None) -> tuple[dict[str, Tensor
     try:
         _check(path, expected)
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # in the file they lie where its header ends, and products of matrices round by where their operands lie
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             about = json.loads((file.metadata() or {}).get("about", "null"))
     except UsageError:
         raise
