@@ -29,6 +29,7 @@ def test_there_are_as_many_faults_as_were_asked_for() -> None:
         ("shuffled instead of Poisson batches", {"batches"}),
         ("a head phase without noise", {"variance"}),
         ("two phases share noise", {"phases"}),
+        ("two phases share noise in coordinates of records", {"phases"}),
         ("one band too many", {"lags", "variance"}),
         ("groups split anew in every cycle", {"cohort distances"}),
     ],

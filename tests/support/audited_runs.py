@@ -22,13 +22,15 @@ def simulation(
     model: nn.Module | None = None,
     cohort: dict[str, Any] | None = None,
     engine: str = "batched",
+    train: dict[str, Any] | None = None,
     **privacy: Any,
 ) -> Simulation:
     table = {
         "seed": seed,
         "data": {"name": "digits", "clients": 12},
         "cohort": {"size": K} | (cohort or {}),
-        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 4, "server_learning_rate": 0.5, "engine": engine},
+        "train": {"rounds": 20, "local_epochs": 1, "batch_size": 4, "server_learning_rate": 0.5, "engine": engine}
+        | (train or {}),
         "privacy": {"mechanism": mechanism, "noise_multiplier": sigma, "clip": 0.5} | privacy,
         "method": method,
     }

@@ -167,7 +167,11 @@ FURTHER: dict[str, RunFault] = {
     ),
     "one client trains without noise": RunFault(bare_training, RECORD),
     "two phases share noise": RunFault(
-        of(Work, "moment", lambda right: lambda self, round_: round_), RECORD | MLP | {"method": {"name": "ppsgd"}}
+        of(Work, "moment", lambda right: lambda self, round_: round_),
+        RECORD | MLP | {"method": {"name": "ppsgd"}, "train": {"engine": "loop"}},
+    ),
+    "two phases share noise in coordinates of records": RunFault(
+        of(Work, "moment", lambda right: lambda self, round_: round_), RECORD | MLP | {"method": {"name": "ditto"}}
     ),
     "a control of all that is made of bare controls": RunFault(
         of(Scaffold, "aggregate", bare_controls), {"method": {"name": "scaffold"}}

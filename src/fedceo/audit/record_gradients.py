@@ -53,8 +53,23 @@ class Phase:
         return torch.cat(moved, 1).cpu().numpy() * (batch / self.work.learning_rate)[:, None]
 
 
-def clipped_sums(phase: Phase, context: TrainingContext, clip: float) -> tuple[Floats, Floats]:
-    """For each client of a phase the sum over its steps of clipped gradients, (K, D), and its steps, (K,)."""
+@dataclass(frozen=True)
+class Signals:
+    """What the steps of K clients add up beside noise.
+
+    Attributes:
+        sums: (K, D) clipped gradients.
+        steps: (K,) how many steps there were.
+        directions: for each client (n, D) orthonormal rows that span the gradients of its first records.
+    """
+
+    sums: Floats
+    steps: Floats
+    directions: list[Floats]
+
+
+def clipped_sums(phase: Phase, context: TrainingContext, clip: float) -> Signals:
+    """The sums over the steps of each client of a phase."""
     plans = [context.plan(client, phase.round, phase.work) for client in phase.clients]
     rows, records, counts, masks = [], [], [], []
     for k, (batches, mask) in enumerate(plans):
@@ -67,9 +82,10 @@ def clipped_sums(phase: Phase, context: TrainingContext, clip: float) -> tuple[F
         masks += [] if mask is None else [mask[taken]]
     owners = torch.cat(rows)
     gradients = clipped_gradients(phase, context, owners, torch.cat(records), torch.cat(masks) if masks else None, clip)
-    sums = np.zeros((len(phase.clients), sum(phase.sizes)))
-    np.add.at(sums, owners.cpu().numpy(), gradients * torch.cat(counts).numpy()[:, None])
-    return sums, np.array([float(len(batches)) for batches, _ in plans])
+    sums, of = np.zeros((len(phase.clients), sum(phase.sizes))), owners.cpu().numpy()
+    np.add.at(sums, of, gradients * torch.cat(counts).numpy()[:, None])
+    directions = [np.linalg.qr(gradients[of == k][:RECORDS].T)[0].T for k in range(len(phase.clients))]
+    return Signals(sums, np.array([float(len(batches)) for batches, _ in plans]), directions)
 
 
 def clipped_gradients(

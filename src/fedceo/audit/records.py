@@ -16,6 +16,7 @@ the canary's clipped gradient; the views are
 
 import copy
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from fedceo.audit.canaries import Floats, Scores
-from fedceo.audit.findings import Finding, product_limit
+from fedceo.audit.findings import Finding, product_limit, variance_finding
 from fedceo.audit.record_gradients import RECORDS, Phase, clipped_gradients, clipped_sums, small_clients
 from fedceo.audit.rehearsal import Rehearsal, another_seed
 from fedceo.audit.residuals import Residuals
@@ -103,6 +104,7 @@ class RecordAudit:
         self._small = self._small_simulation()
         self._is_seeded = self._privacy.randomness == "seeded"
         self._residuals: dict[int, Residuals] = {}
+        self._along: dict[int, list[Floats]] = defaultdict(list)
         self._parts: dict[str, Floats] = {}
         self._between, self._compared = 0.0, 0
         self.not_covered = [
@@ -145,7 +147,16 @@ class RecordAudit:
         for phase, residuals in sorted(self._residuals.items()):
             residuals.prefix = f"phase {phase + 1} " if phase else ""
             found += residuals.findings(None if phase == 0 else PHASE_CHECKS)
+            found.append(self._along_gradients(phase, residuals.prefix))
         return [*found, *self._between_phases()]
+
+    def _along_gradients(self, phase: int, prefix: str) -> Finding:
+        """The variance of the noise where records can be seen, which a few of many entries' directions are."""
+        squares = [float(scores @ scores) for scores in self._along[phase] if scores.size]
+        degrees = [float(scores.size) for scores in self._along[phase] if scores.size]
+        sums, counts = np.array([*squares, sum(squares)]), np.array([*degrees, sum(degrees)])
+        seen = counts > 0
+        return variance_finding(f"{prefix}along gradients", sums[seen], counts[seen], "that, along records' gradients")
 
     def _look_at(self, run: int, rounds: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Rounds of one run: their numbers and clients."""
@@ -158,12 +169,13 @@ class RecordAudit:
                 self._add(number, phase, rehearsal.simulation.context, run)
 
     def _add(self, number: int, phase: Phase, context: TrainingContext, run: int) -> None:
-        signals, steps = clipped_sums(phase, context, self._privacy.clip)
-        noise = (phase.sums(context) - signals) / (self._std * np.sqrt(steps))[:, None]
+        signals = clipped_sums(phase, context, self._privacy.clip)
+        noise = (phase.sums(context) - signals.sums) / (self._std * np.sqrt(signals.steps))[:, None]
+        self._along[number] += [rows @ row for row, rows in zip(noise, signals.directions, strict=True)]
         if number not in self._residuals:
             self._residuals[number] = Residuals(phase.sizes, self._rng)
         within = [np.zeros(1, dtype=bool)] * len(noise)
-        rows = [signal[None] for signal in signals]
+        rows = [signal[None] for signal in signals.sums]
         self._residuals[number].add(noise, rows, within, run, phase.round, phase.clients, phase.clients)
         parts = dict(zip(phase.names, np.split(noise, np.cumsum(phase.sizes)[:-1], 1), strict=True))
         for name in parts.keys() & self._parts.keys() if number else ():
