@@ -39,6 +39,8 @@ from fedceo.models import build_model
 from fedceo.simulation.rounds import Simulation
 
 CLIENTS, RECORDS, COHORT, BATCH, RATE = 100, 600, 10, 64, 0.1
+IDLE = 0.4
+"""Seconds before every turn: threads of the one before wait for more work by burning a core for 0.2."""
 
 
 def make_data() -> Federation:
@@ -105,6 +107,7 @@ def mlp_rows(rounds: int) -> list[dict[str, Any]]:
     for turn in range(rounds + 1):
         clients = simulations["batched"].schedule.cohort(turn + 1, CLIENTS, COHORT, "fixed")
         for name in times:
+            time.sleep(IDLE)
             begin = time.perf_counter()
             if name == "plain":
                 plain_round(plain, datasets, clients)

@@ -15,15 +15,20 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedceo.data import Federation
 from fedceo.models.lstm import LSTM
 from fedceo.models.mlp import MLP
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched import step as general
-from fedceo.training.batched.chain import Chain, read_chain
+from fedceo.training.batched.chain import Chain
 from fedceo.training.batched.cohort import Batch, Cohort
 from fedceo.training.batched.products import Product
+from fedceo.training.batched.tracing import read_chain
+from fedceo.training.context import TrainingContext
 from fedceo.training.cuda import blocks, draws, losses, step
 from fedceo.training.cuda.branches import Branch
+from fedceo.training.cuda.records import gather
+from fedceo.training.schedule import Schedule
 from fedceo.training.work import RecordPrivacy, Work
 from tests.support.philox import philox
 
@@ -66,18 +71,54 @@ def apart(found: Weights, expected: Weights) -> float:
 def gradients(name: str, model: nn.Module, shape: tuple[int, ...], x: Tensor, classes: int) -> Iterator[Apart]:
     """A chain on kernels against that of blocks, means and sums of clipped gradients; one client has no records."""
     chain = read_chain(model, shape)
-    fused = Chain(
-        blocks.fuse(chain.blocks, shape), shape, chain.entry, losses.cross_entropy, losses.clip_factors, Alone()
-    )
     weights = {n: p.detach() + 0.02 * torch.randn(CLIENTS, *p.shape) for n, p in model.named_parameters()}
     units: tuple[int, ...] | None = getattr(model, "mask_shape", None)
     mask = None if units is None else 2.0 * (torch.rand(CLIENTS, SLOTS, *units) < 0.5)
     batch = Batch(x, torch.randint(classes, (CLIENTS, SLOTS)), torch.tensor([SLOTS, SLOTS - 2, 0]), mask)
+    yield from compared(name, chain, weights, batch, batch)
+
+
+def compared(name: str, chain: Chain, weights: Weights, given: Batch, plain: Batch) -> Iterator[Apart]:
+    """The gradients of the chain on kernels, of the batch given, against those of its blocks, of a plain batch."""
+    fused = on_kernels(chain)
     for words, clips in (("means", None), ("clipped", torch.full((CLIENTS,), 0.05))):
         expected = {n: torch.zeros_like(w) for n, w in weights.items()}
         found = {n: torch.full_like(w, torch.nan) for n, w in weights.items()}
-        said, mean = fused.gradient(weights, batch, clips, found), chain.gradient(weights, batch, clips, expected)
+        said, mean = fused.gradient(weights, given, clips, found), chain.gradient(weights, plain, clips, expected)
         yield f"{name}, {words}", max(apart(found, expected), float((said - mean).norm() / mean.norm()))
+
+
+def on_kernels(chain: Chain) -> Chain:
+    fused = blocks.fuse(chain.blocks, chain.shape)
+    return Chain(fused, chain.shape, chain.entry, losses.cross_entropy, losses.clip_factors, Alone())
+
+
+def gathered(shape: tuple[int, ...], classes: int) -> Iterator[Apart]:
+    """A batch that the kernel puts together, whose records lie where they are if the first layer reads them there."""
+    none, records, model = torch.empty(0, dtype=torch.int64), 20, nn.Sequential(nn.Flatten(), nn.Linear(12, 8))
+    x, y = torch.randn(records, *shape), torch.randint(classes, (records,))
+    data = Federation("random", x, y, [torch.arange(records)], none, [none], x[:1], y[:1], classes, (0.5,), (2.0,))
+    context = TrainingContext(model, data, Schedule(0), torch.device("cpu"), torch.float32)
+    counts = torch.tensor([SLOTS, SLOTS - 2, 0]).repeat(4, 1)
+    batches = torch.randint(records, (4, CLIENTS, SLOTS))
+    batches = torch.where(torch.arange(SLOTS) < counts[..., None], batches, context.blank)
+    one, chain = replace(cohort_of(False), batches=batches, counts=counts), read_chain(model, shape)
+    at = int(one.step)
+    plain = Batch(*context.records(batches[at]), counts[at])
+    stays = on_kernels(chain).reads_in_place({n: p.shape for n, p in model.named_parameters()})
+    found = gather(one, context, in_place=stays)
+    yield (
+        "labels and counts that differ",
+        float((found.labels != plain.labels).sum() + (found.counts != counts[at]).sum()),
+    )
+    names = dict(zip(SHAPES, chain.blocks[0].names, strict=True))
+    yield from compared("gathered", chain, {names[n]: w.contiguous() for n, w in one.named.items()}, found, plain)
+    other = replace(one, **{n: getattr(one, n).clone() for n in ("weights", "gradients", "momenta")})
+    g, work = torch.randn(CLIENTS, SLOTS, 8), Work(1, 4, 0.1, momentum=0.5)
+    rows = found.places.rows if found.places else None
+    step.take_product(one, work, Product("weight", "bias", g, found.x.flatten(1 if stays else 2), found.counts, rows))
+    step.take_product(other, work, Product("weight", "bias", g, plain.x.flatten(2), plain.counts))
+    yield "a step of what was gathered", apart(one.named, other.named)
 
 
 SHAPES = {"weight": torch.Size((8, 12)), "bias": torch.Size((8,))}
@@ -147,6 +188,7 @@ def comparisons() -> Iterator[Apart]:
     yield from gradients("a mask", MLP((1, 6, 6), 10), (1, 6, 6), torch.randn(CLIENTS, SLOTS, 1, 6, 6), 10)
     tokens = tokens.sort(-1, descending=True).values.to(torch.int32)
     yield from gradients("an LSTM", LSTM((4,), 2), (4,), tokens, 2)
+    yield from gathered((3, 2, 2), 8)
     yield from steps()
     yield from numbers()
 

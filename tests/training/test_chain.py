@@ -10,10 +10,10 @@ from torch.func import functional_call, grad, vmap
 
 from fedceo.models import build_model, parameters_of
 from fedceo.training.batched.blocks import Linear, squares_of_sums
-from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.cohort import Batch
 from fedceo.training.batched.convolution import Conv, squares_by_position
 from fedceo.training.batched.recurrent import Recurrent
+from fedceo.training.batched.tracing import NotAChainError, read_chain
 from tests.support.small_federation import SmallConv
 
 

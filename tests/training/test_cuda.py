@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from fedceo.models import build_model, parameters_of
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.chain import Chain, read_chain
+from fedceo.training.batched.chain import Chain
 from fedceo.training.batched.cohort import Batch, Cohort
+from fedceo.training.batched.tracing import read_chain
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.draws import HAS_TRITON

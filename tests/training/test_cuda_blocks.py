@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from fedceo.models import parameters_of
 from fedceo.training.batched.blocks import Linear
-from fedceo.training.batched.chain import read_chain
 from fedceo.training.batched.cohort import Batch
+from fedceo.training.batched.tracing import read_chain
 from fedceo.training.draws import HAS_TRITON
 
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a GPU and Triton")

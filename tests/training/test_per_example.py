@@ -79,13 +79,13 @@ def test_noise_never_comes_twice(trainer: type[LoopTrainer] | type[BatchedTraine
     """With a vanishing clip a step is noise alone: clients, steps and rounds must have nothing in common."""
     model = build_model("mlp", (20, 20), 10, seed=0)
     context = TrainingContext(
-        model, federation((10, 10), (20, 20), 10), Schedule(0), torch.device("cpu"), torch.float32
+        model, federation((50, 50), (20, 20), 10), Schedule(0), torch.device("cpu"), torch.float32
     )
     start = {name: w.expand(2, *w.shape) for name, w in parameters_of(model).items()}
     record = RecordPrivacy(1e-4, 1e4)
 
-    def moved(epochs: int, round_: int) -> torch.Tensor:
-        after = trainer(context).train(start, [0, 1], round_, Work(epochs, 10, 1.0, record=record)).weights
+    def moved(steps: int, round_: int) -> torch.Tensor:
+        after = trainer(context).train(start, [0, 1], round_, Work(1, 10, 1.0, record=record, steps=steps)).weights
         return torch.cat([(after[name] - w).flatten(1) for name, w in start.items()], 1).double()
 
     one, two, other = moved(1, 1), moved(2, 1), moved(1, 2)

@@ -66,7 +66,7 @@ def test_the_fused_steps_take_no_field_that_they_do_not_know() -> None:
         assert work != PLAIN, name
         plain = name not in ("outside", "radius", "ascent", "only", "optimizer", "weight_decay", "shift")
         assert work.is_plain == plain, name
-        bare = ("epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase", "worth")
+        bare = ("epochs", "batch_size", "learning_rate", "outside_radius", "steps", "phase", "worth", "only")
         assert work.is_bare == (name in bare), name
     assert BARE_FIELDS < PLAIN_FIELDS < OTHERWISE.keys()
 

@@ -11,6 +11,9 @@ from fedceo.errors import UsageError
 from fedceo.lazy import torch
 from fedceo.tensors.weights import Weights, flat
 
+CACHED = 2**17
+"""Numbers in float64 that a core's cache holds."""
+
 
 def clip_updates(updates: Weights, clip: float) -> dict[str, torch.Tensor]:
     """Each update scaled to L2 norm at most C over all tensors together; the norm is taken in float64."""
@@ -26,7 +29,16 @@ def clip_each_tensor(updates: Weights, clip: float) -> dict[str, torch.Tensor]:
 
 def norms_of(updates: Weights) -> torch.Tensor:
     """(K,) L2 norms over all tensors together, in float64."""
-    return torch.stack([flat(u).double().square().sum(1) for u in updates.values()]).sum(0).sqrt()
+    return torch.stack([torch.cat([*map(_squares, _parts(flat(u)))]) for u in updates.values()]).sum(0).sqrt()
+
+
+def _squares(rows: torch.Tensor) -> torch.Tensor:
+    return rows.double().square().sum(1)
+
+
+def _parts(rows: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The rows, on a CPU so few at a time that what is made of them stays in its cache."""
+    return (rows,) if rows.is_cuda else rows.split(max(1, CACHED // max(1, rows.shape[1])))
 
 
 def zero_nonfinite(updates: Weights) -> tuple[dict[str, torch.Tensor], int]:

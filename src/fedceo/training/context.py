@@ -75,6 +75,12 @@ class TrainingContext:
         targets = torch.cat([y, y.new_zeros(1, *y.shape[1:])]).to(self.device)
         return targets.to(self.dtype) if targets.is_floating_point() else targets
 
+    @cached_property
+    def squares(self) -> Tensor:
+        """(n + 1,) the squared norms of `inputs`."""
+        assert self.inputs is not None
+        return torch.linalg.vector_norm(self.inputs.flatten(1), dim=1).square()
+
     @property
     def blank(self) -> int:
         """The index of a record of zeros, which fills batches up."""

@@ -7,8 +7,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedceo.errors import UsageError
-from fedceo.training.batched.chain import NotAChainError, read_chain
 from fedceo.training.batched.losses import loss_of
+from fedceo.training.batched.tracing import NotAChainError, read_chain
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.loop import LoopTrainer

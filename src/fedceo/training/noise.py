@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from fedceo.training.draws import HAS_TRITON
+from fedceo.training.normals import fill_normals
 from fedceo.training.per_example import standard_normal
 from fedceo.training.schedule import Schedule
+from fedceo.training.system_draws import SystemGenerator
 from fedceo.training.work import Work
 
 Clients = tuple[Schedule, int, Sequence[int]]
@@ -67,14 +69,18 @@ class RecordNoise:
         if self.device.type != "cpu":
             return torch.stack([standard_normal(size, each, self.device, self.dtype) for each in self.generators])
         drawn = torch.empty(len(self.generators), size, dtype=self.dtype)
-
-        def fill(row: npt.NDArray[Any], generator: np.random.Generator) -> None:
-            generator.standard_normal(out=row, dtype=row.dtype)
-
-        # half of a step's time would go into drawing one client after another; NumPy lets go of Python meanwhile
+        # a part of a step's time would go into drawing one client after another; NumPy lets go of Python meanwhile
         together = map if self.pool is None else self.pool.map
-        list(together(fill, drawn.numpy(), self.generators))
+        list(together(_fill, drawn.numpy(), self.generators))
         return drawn
+
+
+def _fill(out: npt.NDArray[Any], generator: np.random.Generator) -> None:
+    """Fill a vector with standard normals of the host."""
+    if out.dtype == np.float32 and not isinstance(generator, SystemGenerator):
+        fill_normals(out, generator)
+    else:
+        generator.standard_normal(out=out, dtype=out.dtype)
 
 
 def noise_of_training(work: Work, sizes: Sequence[int]) -> float:
@@ -94,13 +100,13 @@ def noise_of_training(work: Work, sizes: Sequence[int]) -> float:
     for records in sizes:
         batches = -(-records // work.batch_size)
         count = min(work.epochs * batches, work.steps or work.epochs * batches)
-        left = _left_of_a_step(count, work.momentum, work.learning_rate * work.proximal)
+        left = left_of_noise(count, work.momentum, work.learning_rate * work.proximal)
         variances.append((of_a_sum * batches / records) ** 2 * left)
     return math.sqrt(sum(variances) / len(variances))
 
 
 @cache
-def _left_of_a_step(steps: int, momentum: float, pull: float) -> float:
+def left_of_noise(steps: int, momentum: float, pull: float) -> float:
     """The squares of what is left of a unit of noise after 1 to `steps` steps, in units of the learning rate, added up.
 
     pull: learning rate times mu.
@@ -111,3 +117,13 @@ def _left_of_a_step(steps: int, momentum: float, pull: float) -> float:
         total += moved**2
         velocity = momentum * velocity + pull * moved
     return total
+
+
+@cache
+def left_of_a_way(steps: int, momentum: float, pull: float) -> float:
+    """The part of a way from where the proximal term pulls to that is left after so many steps without gradients."""
+    way, velocity = 1.0, 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + pull * way
+        way -= velocity
+    return way

@@ -35,8 +35,9 @@ PURPOSES = (
     "absence",
     "count noise",
     "groups",
+    "label noise",
 )
-NOISE = ("record noise", "upload noise", "central noise", "count noise")
+NOISE = ("record noise", "upload noise", "central noise", "count noise", "label noise")
 SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout", "groups"))
 """The purposes whose draws nobody may know, for privacy rests on that; absences tell who takes part."""
 

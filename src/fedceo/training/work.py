@@ -89,8 +89,17 @@ class Work:
 
     @property
     def is_bare(self) -> bool:
-        """Whether a step is w -= eta * gradient and nothing else."""
-        return self._sets_only(BARE_FIELDS)
+        """Whether a step is w -= eta * gradient and nothing else, be it for some parameters only."""
+        return self._sets_only(BARE_FIELDS | {"only"})
+
+    @property
+    def is_rotatable(self) -> bool:
+        """Whether a step moves weights along gradients, noise and straight pulls alone, and reads no other direction.
+
+        Lengths are known in any basis of gradients as long as nothing else moves: no noise, no pull to another model.
+        """
+        lengths = {"ascent", "radius", "outside"} if self.record is None and self.anchor is None else set()
+        return self._sets_only(PLAIN_FIELDS | {"only"} | lengths)
 
     @property
     def is_adaptive(self) -> bool:
@@ -133,6 +142,10 @@ class Work:
         size = ALL_RECORDS if of_all else self.batch_size
         bare = replace(self, momentum=0.0, optimizer="sgd", weight_decay=0.0)
         return replace(bare, epochs=1, steps=1, batch_size=size, learning_rate=1.0)
+
+    def passes(self, records: int) -> float:
+        """The passes over so many records that the steps amount to."""
+        return self.epochs if self.steps is None else min(self.epochs, self.steps * self.batch_size / records)
 
     def moment(self, round_: int) -> int:
         """The number that stands for this part of the round in the Schedule."""

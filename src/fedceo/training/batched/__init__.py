@@ -5,7 +5,11 @@ joining.py     which runs may be trained together, as further clients of one coh
 cohort.py      the buffers of a cohort in training, and its batches
 step.py        a step of SGD on these buffers
 descent.py     plain SGD without a GPU's kernels, which needs none of them
-chain.py       models that are a chain of known layers, read off their own code
+span.py        that of a first linear layer, in which a step reads inner products of records and no features
+rotation.py    its other steps in coordinates of each client's records, with noise in these
+room.py        memory, by which a cohort is cut
+chain.py       models that are a chain of blocks
+tracing.py     such chains, read off models' own code
 blocks.py      those layers for K clients, backward passes written out: linear ones
 convolution.py convolutions
 recurrent.py   likewise LSTM layers, with a table of their memory

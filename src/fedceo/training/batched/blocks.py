@@ -7,6 +7,7 @@ one record is the outer product g a^T of the output's gradient and the input, so
 sum over records is one product of matrices: no record's gradient is ever formed (Goodfellow 2015; Bu et al. 2023).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -44,6 +45,14 @@ class Block(Protocol):
 
 
 @runtime_checkable
+class Descends(Protocol):
+    """A pass that takes its block's step on the way back."""
+
+    def descend(self, dy: Tensor, needs_dx: bool, rate: float) -> Tensor | None:
+        """Like `backward`, with a step of plain SGD."""
+
+
+@runtime_checkable
 class Receives(Protocol):
     """A pass that makes its own gradients from what `receive` leaves, beside its backward pass if need be."""
 
@@ -57,6 +66,14 @@ class Stores(Protocol):
 
     def stored(self, inputs: Tensor) -> Tensor:
         """(n, *shape) records as it reads them fastest."""
+
+
+@runtime_checkable
+class ReadsInPlace(Protocol):
+    """A first block that can read records where all of them lie, so that no batch is copied."""
+
+    def reads_in_place(self, shapes: Mapping[str, torch.Size]) -> bool:
+        """Whether it does so with parameters of these shapes."""
 
 
 CACHED = 2**21

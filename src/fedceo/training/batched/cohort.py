@@ -28,15 +28,28 @@ LARGE = 32
 """Clients above which a cohort is large: in a smaller one a few rows more would be felt."""
 
 
+class Places(NamedTuple):
+    """Where the records of a batch lie among all records, for a first block that reads them there.
+
+    Attributes:
+        rows: (K, B) the row of each slot's record.
+        squares: (n,) the squared norm of every record.
+    """
+
+    rows: Tensor
+    squares: Tensor
+
+
 class Batch(NamedTuple):
     """One batch of each of K clients.
 
     Attributes:
-        x: (K, B, *shape), the first counts[k] records of client k real, the rest zeros.
+        x: (K, B, *shape), the first counts[k] records of client k real, the rest zeros; with `places` all records.
         labels: (K, B), or (K, B, ...) other targets.
         counts: (K,) records in each client's batch.
         mask: (K, B, units) or none.
         shares: the `fractions`, where they are known already.
+        places: where in x the records are, if they are not copied.
     """
 
     x: Tensor
@@ -44,6 +57,7 @@ class Batch(NamedTuple):
     counts: Tensor
     mask: Tensor | None = None
     shares: Tensor | None = None
+    places: Places | None = None
 
     @property
     def present(self) -> Tensor:
@@ -223,8 +237,8 @@ class Cohort:
         *before, _ = (prod(shape) for shape in self.shapes.values())
         return all(size % 4 == 0 for size in before) and all(s[1] % 4 == 0 for s in self.shapes.values() if len(s) == 2)
 
-    def batch(self, context: TrainingContext) -> Batch:
-        """The batch of the step to take."""
+    def batch(self, context: TrainingContext, in_place: bool = False) -> Batch:
+        """The batch of the step to take; in_place: on a GPU, without copies of its records."""
         if self.step.is_cpu:  # asking which step it is costs nothing here, and views no copies
             step = int(self.step)
             batches, counts, masks = self.batches[step], self.counts[step], self.masks
@@ -232,7 +246,7 @@ class Cohort:
         if has_kernels(context.device, context.dtype) and context.inputs is not None:
             from fedceo.training.cuda.records import gather
 
-            return gather(self, context)
+            return gather(self, context, in_place)
         x, labels = context.records(self.batches.index_select(0, self.step)[0])
         mask = None if self.masks is None else self.masks.index_select(0, self.step)[0]
         return Batch(x, labels, self.counts.index_select(0, self.step)[0], mask)

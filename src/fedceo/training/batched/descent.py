@@ -17,7 +17,7 @@ from fedceo.training.context import TrainingContext
 
 
 def is_bare(calls: Sequence[Call]) -> bool:
-    """Whether every step is w -= eta * gradient with one eta for all."""
+    """Whether every step is w -= eta * gradient, with one eta for all, of those parameters that train."""
     return calls[0].work.is_bare and len({call.work.learning_rate for call in calls}) == 1
 
 
@@ -49,5 +49,5 @@ def descend(chain: Chain, calls: Sequence[Call], read: TrainingContext, out: Wei
     of_steps = zip(batches, read.labels[batches], counts, masks, shares, strict=True)
     for indices, labels, count, mask, share in of_steps:
         batch = Batch(read.inputs_of(indices), labels, count, mask, share)
-        losses += chain.descend(out, batch, calls[0].work.learning_rate)
+        losses += chain.descend(out, batch, calls[0].work.learning_rate, calls[0].work.only)[0]
     return losses / losses.new_tensor([len(indices) for indices in own])

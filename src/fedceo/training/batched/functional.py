@@ -38,7 +38,7 @@ class Functional:
         """See Chain.gradient; nothing is left as a product."""
         fixed = {name: w for name, w in weights.items() if only is not None and name not in only}
         weights = {name: w for name, w in weights.items() if name not in fixed}
-        x, labels, _, mask, _ = batch
+        x, labels, mask = batch.x, batch.labels, batch.mask
         present, fractions = batch.present, batch.fractions
         if clips is None:
             return self._mean(weights, fixed, batch, out)
@@ -58,7 +58,7 @@ class Functional:
         return losses
 
     def _mean(self, weights: Weights, fixed: Weights, batch: Batch, out: Weights) -> Tensor:
-        x, labels, _, mask, _ = batch
+        x, labels, mask = batch.x, batch.labels, batch.mask
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         logits = vmap(self._logits, in_dims=(0, 0, None if mask is None else 0))(leaves | dict(fixed), x, mask)
         each = self.task.loss(logits.flatten(0, 1), labels.flatten(0, 1), "none").view(labels.shape[:2])

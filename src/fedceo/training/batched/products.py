@@ -13,8 +13,9 @@ class Product:
     Attributes:
         weight, bias: the names of the layer's parameters.
         g: (K, B, out) gradients with respect to the layer's output.
-        x: (K, B, in) the layer's input.
+        x: (K, B, in) the layer's input; with `rows` (n, in) all records.
         counts: (K,) how many of the B slots hold records.
+        rows: (K, B) the rows of x that are the layer's input, if they are not copied.
     """
 
     weight: str
@@ -22,6 +23,7 @@ class Product:
     g: Tensor
     x: Tensor
     counts: Tensor
+    rows: Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

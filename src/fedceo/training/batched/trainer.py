@@ -15,14 +15,18 @@ import torch
 from torch import Tensor
 
 from fedceo.tensors.weights import Weights
-from fedceo.training.batched.chain import Chain, NotAChainError, read_chain
+from fedceo.training.batched.chain import Chain
 from fedceo.training.batched.cohort import Batch, Call, Cohort, Share
 from fedceo.training.batched.convolution import Conv
 from fedceo.training.batched.descent import descend, is_bare
 from fedceo.training.batched.functional import Functional
 from fedceo.training.batched.losses import loss_of
 from fedceo.training.batched.products import Product
+from fedceo.training.batched.room import CACHE_BYTES, budget, bytes_of_a_client, kept_for_a_record
+from fedceo.training.batched.rotation import Rotation
+from fedceo.training.batched.span import Span
 from fedceo.training.batched.step import ascend, take_step
+from fedceo.training.batched.tracing import NotAChainError, read_chain
 from fedceo.training.context import TrainingContext
 from fedceo.training.cuda.captured import CapturedSteps
 from fedceo.training.draws import DeviceDraws
@@ -32,13 +36,6 @@ from fedceo.training.terms import rescaled
 from fedceo.training.threads import one_torch_thread
 from fedceo.training.work import Trained, Work
 
-CPU_BYTES = 2**30
-"""Memory that a cohort in training may take on a CPU; on a GPU it may take a quarter of what is free."""
-CACHE_BYTES = 2**25
-"""Memory of the clients that one thread trains at a time on a CPU: beyond its cache it would wait for memory.
-
-The estimate that it bounds is some three times what a chain really touches; the power of two with the least CPU time.
-"""
 WORTH_A_THREAD = 2**23
 """Multiplications in a pass over the cohort's batches from which threads gain more than they wait for Python."""
 
@@ -81,7 +78,7 @@ class BatchedTrainer:
         sizes, work = [len(call.clients) for call in calls], calls[0].work
         clients = sum(sizes)
         workers = self._workers(clients, work)
-        most = min(self._clients_at_once(call.work, workers) for call in calls)
+        most = min(self._clients_at_once(call, workers) for call in calls)
         # threads take what as many Ray workers would, so that the same clients are in one batch
         each = -(-clients // (workers or 1))
         places = [here for share in cut(range(clients), each) for here in cut(share, most)]
@@ -145,6 +142,24 @@ class BatchedTrainer:
             return Functional(model, task, self._budget // 8)
         return chain.fused() if self._has_kernels else replace(chain, loss=loss)
 
+    @cached_property
+    def _span(self) -> Span | None:
+        if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
+            return None
+        return Span.of(self.program, self.context)
+
+    def _goes_by_span(self, call: Call) -> bool:
+        return self._span is not None and is_bare([call]) and self._span.suits(call)
+
+    @cached_property
+    def _rotation(self) -> Rotation | None:
+        if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
+            return None
+        return Rotation.of(self.program, self.context)
+
+    def _goes_turned(self, call: Call) -> bool:
+        return self._rotation is not None and not is_bare([call]) and self._rotation.suits(call)
+
     def _read(self) -> TrainingContext:
         """The context with records as the program reads them fastest, which depends on the precision in force."""
         precision, context = torch.get_float32_matmul_precision(), self.context
@@ -159,27 +174,41 @@ class BatchedTrainer:
         """Train these clients and write their weights to `out`; returns their mean losses."""
         program, read = self.program, self._read()
         if isinstance(program, Chain) and not self._has_kernels and is_bare(calls):
+            if len(calls) == 1 and self._goes_by_span(calls[0]):
+                assert self._span
+                return self._span.descend(calls[0], read, out)
             return descend(program, calls, read, out)
-        context, work = self.context, calls[0].work
         runs = [(call.context.schedule, call.work.moment(call.round_), call.clients) for call in calls]
-        noise = RecordNoise(runs, context.device, context.dtype) if work.record else None
+        noise = RecordNoise(runs, self.context.device, self.context.dtype) if calls[0].work.record else None
         shares = [self._share(call) for call in calls]
-        cohort = Cohort.of(shares, context, None if noise is None else noise.keys)
+        if len(calls) == 1 and self._goes_turned(calls[0]):
+            assert self._rotation
+            turned = self._rotation.turn(calls[0], shares[0], read, noise)
+            cohort = self._steps(turned.chain, turned.context, [turned.share], noise)
+            turned.end(cohort.named, out)
+        else:
+            cohort = self._steps(program, read, shares, noise)
+            for name, w in cohort.named.items():
+                out[name].copy_(w[: len(out[name])])
+        return (cohort.losses / cohort.steps)[: sum(len(call.clients) for call in calls)]
+
+    def _steps(
+        self, program: Program, read: TrainingContext, shares: Sequence[Share], noise: RecordNoise | None
+    ) -> Cohort:
+        """The cohort of these clients after all of their steps."""
+        cohort, work = Cohort.of(shares, read, None if noise is None else noise.keys), shares[0].work
+        in_place = self._has_kernels and isinstance(program, Chain) and program.reads_in_place(cohort.shapes)
 
         def step(cohort: Cohort, number: int) -> None:
-            done = self._write_gradients(cohort, cohort.batch(read), work)
+            done = self._write_gradients(program, cohort, cohort.batch(read, in_place), work)
             self._take_step(cohort, work, noise, number, done)
             cohort.step += 1
 
         if self.captured:
-            cohort = self.captured.run(cohort, work, lambda cohort: step(cohort, 0))
-        else:
-            for number in range(cohort.longest):
-                step(cohort, number)
-        clients = len(next(iter(out.values())))
-        for name, w in cohort.named.items():
-            out[name].copy_(w[:clients])
-        return (cohort.losses / cohort.steps)[:clients]
+            return self.captured.run(cohort, work, lambda cohort: step(cohort, 0))
+        for number in range(cohort.longest):
+            step(cohort, number)
+        return cohort
 
     def _share(self, call: Call) -> Share:
         """The clients of a call with their batches, and masks, or the keys of masks that a kernel draws."""
@@ -192,7 +221,7 @@ class BatchedTrainer:
             return Share(work, call.starts, batches, divisors, mask_keys=keys)
         return Share(work, call.starts, batches, divisors, context.masks(clients, round_, work, batches))
 
-    def _write_gradients(self, cohort: Cohort, batch: Batch, work: Work) -> set[str]:
+    def _write_gradients(self, program: Program, cohort: Cohort, batch: Batch, work: Work) -> set[str]:
         """Compute the gradients of one batch of every client, where the Work wants them taken; adds up the losses.
 
         Returns the parameters whose step was taken on the way, without a gradient being written.
@@ -208,7 +237,7 @@ class BatchedTrainer:
             done.update(product.names)
 
         def gradients() -> Tensor:
-            return self.program.gradient(
+            return program.gradient(
                 cohort.named, batch, cohort.clips, cohort.named_gradients, work.only, take if on_the_way else None
             )
 
@@ -234,39 +263,20 @@ class BatchedTrainer:
 
     @cached_property
     def _budget(self) -> int:
-        if self.most_bytes is not None:
-            return self.most_bytes
-        if self.context.device.type == "cuda":
-            free, whole = torch.cuda.mem_get_info(self.context.device)
-            allowed = torch.cuda.get_per_process_memory_fraction(self.context.device) * whole
-            return int(min(free, allowed)) // 4
-        return CPU_BYTES
+        return budget(self.context.device) if self.most_bytes is None else self.most_bytes
 
-    def _clients_at_once(self, work: Work, workers: int | None) -> int:
-        """As many clients as one thread's memory holds, by what autograd would keep for a record and a step needs."""
+    def _clients_at_once(self, call: Call, workers: int | None) -> int:
+        """As many clients as one thread's memory holds."""
         most = self._budget if workers is None else min(self._budget // workers, CACHE_BYTES)
-        model = self.context.model
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        convolutions = sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim > 2)
-        a_record = 3 * self._kept_for_a_record + (2 * convolutions if work.record else 0)
-        records = min(work.batch_size, int(self.context.federation.sizes.max()))
-        return max(1, most // (5 * size + 2 * records * a_record))
+        if self._span is not None and self._goes_by_span(call):
+            return max(1, most // self._span.bytes_of_a_client)
+        if self._rotation is not None and self._goes_turned(call):
+            return max(1, most // self._rotation.bytes_of_a_client)
+        return max(1, most // bytes_of_a_client(self.context, call.work, self._kept_for_a_record))
 
     @cached_property
     def _kept_for_a_record(self) -> int:
-        """Bytes that autograd keeps of a record for the backward pass."""
-        kept: list[int] = []
-        weights = {p.data_ptr() for p in self.context.model.parameters()}
-
-        def keep(tensor: Tensor) -> Tensor:
-            if tensor.data_ptr() not in weights:
-                kept.append(tensor.numel() * tensor.element_size())
-            return tensor
-
-        first = next(self.context.model.parameters())
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            self.context.model(first.new_zeros(1, *self.context.federation.shape))
-        return sum(kept)
+        return kept_for_a_record(self.context.model, self.context.federation.shape)
 
 
 def _cut(calls: Sequence[Call], first: int, last: int) -> Iterator[Call]:

@@ -5,7 +5,7 @@ convolutions keep images, weights and gradients in float16 (convolution.py). Oth
 three TF32 products each inside a convolution, plain float32 in cuBLAS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from fedceo.training.batched.convolution import Conv
 from fedceo.training.batched.recurrent import Recurrent
 from fedceo.training.cuda.convolution import FusedConvPass, kept_in
 from fedceo.training.cuda.first_convolution import FirstConvPass, as_blocks, fits
-from fedceo.training.cuda.linear import FusedLinearPass
+from fedceo.training.cuda.linear import FusedLinearPass, is_few
 from fedceo.training.cuda.recurrent import FusedRecurrentPass
 
 MOST_POOLED = 128
@@ -94,7 +94,10 @@ class FusedLinear:
         return self.block.names
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> FusedLinearPass:
-        return FusedLinearPass(self.block, weights, x, batch.counts, batch.mask if self.block.masked else None)
+        return FusedLinearPass(self.block, weights, x, batch)
+
+    def reads_in_place(self, shapes: Mapping[str, torch.Size]) -> bool:
+        return is_few(shapes[self.block.weight][0])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,15 @@ from fedceo.training.cuda.convolution_kernels import fit
 
 
 @triton.jit
+def first_entries(rows, batch, slot, count, INPUTS: tl.constexpr, IN_PLACE: tl.constexpr):
+    """Where the input of each slot of a client begins, whose slots begin at `batch`; IN_PLACE: at the rows named."""
+    row = batch + slot
+    if IN_PLACE:
+        row = tl.load(rows + row, mask=slot < count, other=0)
+    return row * INPUTS
+
+
+@triton.jit
 def linear_input_gradients_kernel(
     g, weight, dx, counts, slots, weight_client,
     INPUTS: tl.constexpr, OUT: tl.constexpr, HELD: tl.constexpr,
@@ -42,8 +51,9 @@ def linear_input_gradients_kernel(
 
 @triton.jit
 def linear_forward_kernel(
-    x, weight, bias, mask, y, counts, slots, weight_client, bias_client,
-    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
+    x, rows, weight, bias, mask, y, counts, slots, weight_client, bias_client,
+    INPUTS: tl.constexpr, OUT: tl.constexpr, IN_PLACE: tl.constexpr,
+    BIAS: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """y[k] = relu((x[k] weight[k]^T + bias[k]) * mask[k]) of one tile of (slots, outputs); of filling, without x."""
@@ -56,10 +66,11 @@ def linear_forward_kernel(
     batch = (client * slots).to(tl.int64)
     total = tl.zeros((TILE, TILE_OUT), tl.float32)
     if tl.program_id(2) * TILE < count:
+        first = first_entries(rows, batch, slot, count, INPUTS, IN_PLACE)
         for begin in range(0, INPUTS, TILE_IN):
             entry = begin + within
             inputs = tl.load(
-                x + batch * INPUTS + (slot * INPUTS)[:, None] + entry[None, :],
+                x + first[:, None] + entry[None, :],
                 mask=(slot < count)[:, None] & (entry < INPUTS)[None, :], other=0.0,
             )  # fmt: skip
             w = tl.load(
@@ -80,12 +91,13 @@ def linear_forward_kernel(
 
 @triton.jit
 def linear_gradients_kernel(
-    g, x, factors, weight, bias, counts, slots, weight_client, bias_client,
-    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr,
+    g, x, rows, factors, weight, bias, counts, slots, weight_client, bias_client,
+    INPUTS: tl.constexpr, OUT: tl.constexpr, IN_PLACE: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
     """weight[k] becomes the sum over records of factor * g x^T, and bias[k] that of factor * g, in tiles.
 
+    Without FACTORS each is 1.
     TF32 has the range of float32, so that no small gradient becomes longer than its norm says. Records whose factor is
     0 are dropped: they may hold NaN.
     """
@@ -98,13 +110,16 @@ def linear_gradients_kernel(
     total_bias = tl.zeros((TILE_OUT,), tl.float32)
     for begin in range(0, count, TILE):
         slot = begin + tl.arange(0, TILE)
-        factor = tl.load(factors + batch + slot, mask=slot < count, other=0.0)
+        factor = tl.where(slot < count, 1.0, 0.0)
+        if FACTORS:
+            factor = tl.load(factors + batch + slot, mask=slot < count, other=0.0)
+        row = first_entries(rows, batch, slot, count, INPUTS, IN_PLACE)
         dy = tl.load(
             g + batch * OUT + (slot * OUT)[None, :] + out[:, None],
             mask=(factor > 0)[None, :] & (out < OUT)[:, None], other=0.0,
         )  # fmt: skip
         inputs = tl.load(
-            x + batch * INPUTS + (slot * INPUTS)[:, None] + entry[None, :],
+            x + row[:, None] + entry[None, :],
             mask=(factor > 0)[:, None] & (entry < INPUTS)[None, :], other=0.0,
         )  # fmt: skip
         dy *= factor[None, :]

@@ -16,19 +16,25 @@ from fedceo.training.cuda.draw_kernels import dropout
 @triton.jit
 def gather_kernel(
     inputs, labels, batches, counts, keys, step, x, y, count, mask, slots, size, units,
-    MASK: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr, TILE_MASK: tl.constexpr,
+    COPY: tl.constexpr, MASK: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr, TILE_MASK: tl.constexpr,
 ):  # fmt: skip
-    """The step's part of batches, (S, K, B), and counts, (S, K), with inputs and labels; masks by their keys."""
+    """The step's part of batches, (S, K, B), and counts, (S, K), with inputs and labels; masks by their keys.
+
+    With COPY x becomes the records, (K, B, size), otherwise their rows among the inputs, (K, B).
+    """
     row, rows = tl.program_id(0), tl.num_programs(0)
     at = tl.load(step) * rows + row
     record = tl.load(batches + at)
     tl.store(y + row, tl.load(labels + record))
     if row % slots == 0:
         tl.store(count + row // slots, tl.load(counts + at // slots))
-    for start in range(0, size, TILE):
-        unit = start + tl.arange(0, TILE)
-        value = tl.load(inputs + record * size + unit, mask=unit < size)
-        tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
+    if COPY:
+        for start in range(0, size, TILE):
+            unit = start + tl.arange(0, TILE)
+            value = tl.load(inputs + record * size + unit, mask=unit < size)
+            tl.store(x + row.to(tl.int64) * size + unit, value, mask=unit < size)
+    else:
+        tl.store(x + row, record)
     if MASK:
         key, now = tl.load(keys + row // slots), tl.load(step).to(tl.int32)
         for start in range(0, units, TILE_MASK):
@@ -58,12 +64,13 @@ def activate_kernel(
 
 @triton.jit
 def linear_backward_kernel(
-    dy, y, mask, x, squares, size, inputs,
-    MASK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, TILE: tl.constexpr,
+    dy, y, mask, x, rows, squares, size, inputs,
+    IN_PLACE: tl.constexpr, MASK: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dy, (K, B, size), becomes g, the gradient before ReLU and mask.
 
     squares, (K, B), becomes the squared norm of each record's gradient: |g|^2 |x|^2, with |x|^2 + 1 if there is a bias.
+    IN_PLACE: x is |x|^2 of all records, and rows, (K, B), says which they are.
     """
     row = tl.program_id(0).to(tl.int64)
     of_g = 0.0
@@ -79,10 +86,13 @@ def linear_backward_kernel(
             tl.store(dy + at, g, mask=unit < size)
         of_g += tl.sum(g * g, 0)
     of_x = 1.0 if BIAS else 0.0
-    for start in range(0, inputs, TILE):
-        unit = start + tl.arange(0, TILE)
-        value = tl.load(x + row * inputs + unit, mask=unit < inputs, other=0.0)
-        of_x += tl.sum(value * value, 0)
+    if IN_PLACE:
+        of_x += tl.load(x + tl.load(rows + row))
+    else:
+        for start in range(0, inputs, TILE):
+            unit = start + tl.arange(0, TILE)
+            value = tl.load(x + row * inputs + unit, mask=unit < inputs, other=0.0)
+            of_x += tl.sum(value * value, 0)
     tl.store(squares + row, of_g * of_x)
 
 

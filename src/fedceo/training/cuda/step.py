@@ -13,6 +13,7 @@ from fedceo.training.batched.cohort import Cohort
 from fedceo.training.batched.products import Product
 from fedceo.training.cuda import step_kernels
 from fedceo.training.cuda.convolution import held_times, kept_in
+from fedceo.training.cuda.linear import fitting
 from fedceo.training.work import Work
 
 ENTRIES = step_kernels.ENTRIES.value
@@ -46,13 +47,15 @@ def take_step(cohort: Cohort, work: Work, done: Collection[str] = ()) -> None:
 
 def take_product(cohort: Cohort, work: Work, product: Product) -> None:
     """The plain step, without noise, of a linear layer whose gradient is left as a product."""
-    (clients, slots, out), inputs, places = product.g.shape, product.x.shape[2], places_of(cohort)
-    grid = (clients, triton.cdiv(out, LINEAR["TILE_OUT"]), triton.cdiv(inputs, LINEAR["TILE_IN"]))
+    (clients, slots, out), inputs, places = product.g.shape, product.x.shape[-1], places_of(cohort)
+    tiles = LINEAR | {"TILE_OUT": fitting(out, LINEAR["TILE_OUT"])}
+    grid = (clients, triton.cdiv(out, tiles["TILE_OUT"]), triton.cdiv(inputs, tiles["TILE_IN"]))
     step_kernels.linear_step_kernel[grid](
-        product.g, product.x, product.counts, slots, *_buffers(cohort), cohort.step, cohort.steps, cohort.rates,
-        cohort.weights.shape[1], places[product.weight].first, places[product.bias].first if product.bias else 0,
-        work.momentum, work.proximal, INPUTS=inputs, OUT=out, BIAS=product.bias is not None,
-        HALF=kept_in() == torch.float16, HELD=held_times(kept_in()), **_flags(work), **LINEAR,
+        product.g, product.x, _or(product.rows, product.counts), product.counts, slots, *_buffers(cohort),
+        cohort.step, cohort.steps, cohort.rates, cohort.weights.shape[1], places[product.weight].first,
+        places[product.bias].first if product.bias else 0, work.momentum, work.proximal,
+        INPUTS=inputs, OUT=out, IN_PLACE=product.rows is not None, BIAS=product.bias is not None,
+        HALF=kept_in() == torch.float16, HELD=held_times(kept_in()), **_flags(work), **tiles,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from fedceo.training.cuda.convolution_kernels import fit
+from fedceo.training.cuda.product_kernels import first_entries
 
 ENTRIES = tl.constexpr(1024)
 """Entries of a row that one program takes."""
@@ -92,8 +93,8 @@ def take_step_kernel(
 
 @triton.jit
 def linear_step_kernel(
-    g, x, counts, slots, weights, momenta, starts, step, steps, rates, row, first, first_bias, momentum, proximal,
-    INPUTS: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr,
+    g, x, rows, counts, slots, weights, momenta, starts, step, steps, rates, row, first, first_bias, momentum, proximal,
+    INPUTS: tl.constexpr, OUT: tl.constexpr, IN_PLACE: tl.constexpr, BIAS: tl.constexpr,
     MOMENTUM: tl.constexpr, PROXIMAL: tl.constexpr, HALF: tl.constexpr, HELD: tl.constexpr,
     TILE: tl.constexpr, TILE_IN: tl.constexpr, TILE_OUT: tl.constexpr,
 ):  # fmt: skip
@@ -122,7 +123,7 @@ def linear_step_kernel(
                 mask=(record < count)[None, :] & (out < OUT)[:, None], other=0.0,
             )  # fmt: skip
             inputs = tl.load(
-                x + batch * INPUTS + (record * INPUTS)[:, None] + entry[None, :],
+                x + first_entries(rows, batch, record, count, INPUTS, IN_PLACE)[:, None] + entry[None, :],
                 mask=(record < count)[:, None] & (entry < INPUTS)[None, :], other=0.0,
             )  # fmt: skip
             if BIAS:
