@@ -64,7 +64,7 @@ def test_every_method_has_a_space_of_valid_settings(name: str) -> None:
 @pytest.mark.parametrize("name", known_methods())
 def test_every_method_searches_rate_clip_and_momentum(name: str) -> None:
     train = {"rounds": 20, "local_epochs": 1, "batch_size": 32}  # some methods spend rounds at home
-    privacy = {"mechanism": "record" if name == "local" else "distributed", "noise_multiplier": 1.0}
+    privacy = {"mechanism": "record" if name in ("local", "label-prior") else "distributed", "noise_multiplier": 1.0}
     experiment = parse_experiment(TABLE | {"method": {"name": name}, "privacy": privacy, "train": train})
     space = experiment.method.search_space(experiment)
     assert (min(space["privacy.clip"]), max(space["privacy.clip"])) == (0.03, 3.0)

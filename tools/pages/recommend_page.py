@@ -37,10 +37,16 @@ def page() -> str:
     lines += ["- If neither: no recommendation.", ""]
     lines += [textwrap.fill(f"The limit is {limit['noise']:g}. {limit['why']}", 120), ""]
     lines += ["## How many a round", "", textwrap.fill(cohort["why"], 120), ""]
-    lines += ["## Model, rate and clip", "", "| records | epsilon up to | settings | rests on |", "|---|---|---|---|"]
+    lines += [
+        "## Model, rate and clip",
+        "",
+        "| records | clients from | epsilon up to | settings | rests on |",
+        "|---|---|---|---|---|",
+    ]
     for row in known["settings"]:
         up_to = "any" if row["epsilon"] >= 1e9 else f"{row['epsilon']:g}"
-        lines.append(f"| {'images' if row['image'] else 'others'} | {up_to} | {_listed(row)} | {row['why']} |")
+        kind, least = "images" if row["image"] else "others", f"{row.get('clients', 2):,}"
+        lines.append(f"| {kind} | {least} | {up_to} | {_listed(row)} | {row['why']} |")
     return (
         "\n".join([*lines, "", "Where records are protected the model is that of the table, and no more of it."]) + "\n"
     )

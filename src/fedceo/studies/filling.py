@@ -6,12 +6,12 @@ time: a run that it has is never taken again, and every run is in the file as so
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedceo.errors import UsageError
-from fedceo.experiment.file import parse_experiment
+from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.simulation.durable import write_whole
 from fedceo.studies.cells import Cell
 
@@ -43,7 +43,7 @@ def lacking(cells: Sequence[Cell], entries: Sequence[Entry], file: Path) -> list
         entry = known.get((cell.name, cell.experiment.seed))
         if entry is None:
             found.append(cell)
-        elif other := _difference(entry["experiment"], cell):
+        elif other := difference(entry["experiment"], cell.experiment):
             raise UsageError(
                 f"--fill: {file}: has {cell.name}, seed {cell.experiment.seed} with another {other}; "
                 "give the changed one a file of its own"
@@ -56,7 +56,7 @@ def expected_seconds(cell: Cell, entries: Sequence[Entry]) -> float | None:
     alike = [
         each["result"]["seconds"] / each["result"]["rounds"]
         for each in entries
-        if "result" in each and each["result"]["rounds"] and _kind(each["experiment"]) == _kind(_told(cell))
+        if "result" in each and each["result"]["rounds"] and _kind(each["experiment"]) == _kind(_told(cell.experiment))
     ]
     return statistics.median(alike) * cell.experiment.train.rounds if alike else None
 
@@ -69,18 +69,26 @@ def add_entry(file: Path, entry: Entry) -> None:
     write_whole(file, (json.dumps(merged) + "\n").encode())
 
 
-def _told(cell: Cell) -> dict[str, Any]:
-    """The cell's experiment as a results file tells it."""
-    return cell.experiment.model_dump(exclude_none=True)
+def remove_entries(file: Path, name: str, seeds: Collection[int]) -> None:
+    """Take the runs of a cell with these seeds out of the file."""
+    if seeds:
+        kept = [each for each in read_entries(file) if each["name"] != name or each["seed"] not in seeds]
+        write_whole(file, (json.dumps(kept) + "\n").encode())
+
+
+def _told(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as a results file tells it."""
+    return experiment.model_dump(exclude_none=True)
 
 
 def _kind(table: Mapping[str, Any]) -> tuple[Any, ...]:
     return table["model"]["name"], table["data"].get("name"), table["privacy"]["mechanism"]
 
 
-def _difference(table: Mapping[str, Any], cell: Cell) -> str | None:
-    """The first field in which an entry's experiment is not the cell's, with the defaults of today for both."""
-    there, here = (parse_experiment(_placed(each, cell)).model_dump() for each in (table, _told(cell)))
+def difference(table: Mapping[str, Any], experiment: Experiment) -> str | None:
+    """The first field in which an entry's experiment is not this one, with the defaults of today for both."""
+    told = (table, _told(experiment))
+    there, here = (parse_experiment(_placed(each, experiment)).model_dump() for each in told)
     for section, fields in here.items():
         if fields != there[section]:
             names = fields.keys() | there[section].keys() if isinstance(fields, dict) else set()
@@ -89,8 +97,8 @@ def _difference(table: Mapping[str, Any], cell: Cell) -> str | None:
     return None
 
 
-def _placed(table: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    """The experiment with its data where the cell has them: results files do not say where data lie."""
+def _placed(table: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """The experiment with its data where the other's are: results files do not say where data lie."""
     data = {name: value for name, value in table["data"].items() if name not in ("path", "root")}
-    path = cell.experiment.data.path
+    path = experiment.data.path
     return {**table, "data": data if path is None else data | {"path": path}}

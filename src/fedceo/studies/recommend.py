@@ -111,7 +111,7 @@ def _for_users(
     clients: int, records: int, epsilon: float, shape: tuple[int, ...] | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Whole clients are protected; each round has a part of them."""
-    regime, cohort, settings = rules()["user"], rules()["cohort"], _settings(epsilon, shape)
+    regime, cohort, settings = rules()["user"], rules()["cohort"], _settings(clients, epsilon, shape)
     size = max(round(cohort["share"] * clients), cohort["least"])
     data = _data(records, shape)
     drawn = {"name": data["name"], "partition": "resampled", "clients": clients}
@@ -125,7 +125,7 @@ def _for_records(
     clients: int, records: int, epsilon: float, shape: tuple[int, ...] | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Single records are protected, and everybody is in every round."""
-    regime, settings = rules()["record"], _settings(epsilon, shape)
+    regime, settings = rules()["record"], _settings(clients, epsilon, shape)
     data = _data(clients * records, shape)
     table = _joined({"data": {"name": data["name"], "clients": clients}}, {"model": settings["model"]}, regime)
     table["cohort"] = {"size": clients}
@@ -147,11 +147,12 @@ def _solved(experiment: Experiment, clients: int, records: int) -> tuple[float, 
     return sigma, sigma / batch
 
 
-def _settings(epsilon: float, shape: tuple[int, ...] | None) -> dict[str, Any]:
+def _settings(clients: int, epsilon: float, shape: tuple[int, ...] | None) -> dict[str, Any]:
     """The first row of settings that fits."""
     is_image = shape is not None and len(shape) == 3 and min(shape[1:]) >= SMALLEST_IMAGE
     rows: list[dict[str, Any]] = rules()["settings"]
-    return next(row for row in rows if row["image"] == is_image and epsilon <= row["epsilon"])
+    fitting = (row for row in rows if epsilon <= row["epsilon"] and clients >= row.get("clients", 0))
+    return next(row for row in fitting if row["image"] == is_image)
 
 
 def _data(needed: int, shape: tuple[int, ...] | None) -> dict[str, Any]:
