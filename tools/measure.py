@@ -1,13 +1,14 @@
-"""Fills a results file: every cell of an experiment file is tuned with equally many trials, then run with more seeds.
+"""Fills a results file: every cell of an experiment file is tuned by the same rule, then run with more seeds.
 
     python tools/measure.py experiments/silos/cifar10-100.toml --cell 'epsilon-5/*/dirichlet-0.3' --jobs 14
-    python tools/measure.py experiments/beyond/features/cifar10-1000.toml --jobs 8 --seeds 0,1,2,3,4 \\
-        --grid 'train.learning_rate=[0.01, 0.02, 0.05, 0.1, 0.2]' --grid 'privacy.clip=[0.05, 0.1, 0.2, 0.5, 1.0]'
+    python tools/measure.py experiments/beyond/features/cifar10-1000.toml --jobs 8 --seeds 1,2,3,4,5
+    python tools/measure.py mine.toml --grid 'train.learning_rate=[0.01, 0.03, 0.1]' --out mine.json
 
-A trial is a whole run with seed 0. Settings are chosen on validation records, never on the test set: those of --grid,
-or for experiments/silos the learning rate and the one setting of a method, by P-dist (evaluation.choose_by in the
-file). What the results file has already is not run again. Every cell is written as soon as it is done, and none is
-begun after --seconds: a long table can be made in pieces.
+A trial is a whole run with seed 0, which no reported run has: the best of many runs is lucky. Settings are chosen on
+validation records, never on the test set: those of --grid, or of pages/trial_grids.py, which also says when a grid
+grows. What the results and trials files have already is not run again, and must be of the experiment as it is now; a
+cell whose trials chose an end of their grid is tuned further. A cell with a trial that failed is not written: it would
+not be tuned like the others. Every cell is written as soon as it is done, none is begun after --seconds.
 """
 
 import argparse
@@ -17,9 +18,10 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,72 +34,97 @@ from fedceo.simulation.durable import write_whole
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.runs import OnStart, Run, run
 from fedceo.simulation.stacked import run_stacked
-from fedceo.studies.cells import combinations, find_experiments
-from fedceo.studies.filling import add_entry, read_entries
+from fedceo.studies.cells import combinations as parse_combinations
+from fedceo.studies.cells import find_experiments
+from fedceo.studies.filling import add_entry, difference, read_entries, remove_entries
 from fedceo.studies.results import curves_of, entry_of
 from fedceo.studies.tune import changed, note_of, validation_score
+
+sys.path.append(str(Path(__file__).resolve().parent / "pages"))  # pages show what the grids have
+from trial_grids import Changes, Grid, combinations, grown, joined, silos_grid, user_level_grid
 
 SEEDS = "1,2,3"
 """Seeds of the runs that are reported, unless others are given; trials have seed 0."""
 STACK = 10 if torch.cuda.is_available() else 1
 """Trials that are trained as one program: on a GPU many, on a CPU, where that gains nothing, one after another."""
-OF_MEMORY = 0.9
-"""The part of a GPU's memory that all processes together may take."""
-RATES = [0.03, 0.1, 0.3, 1.0]
-MANY_RATES = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2]
-MANY_RATES += [0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0]
-WITHOUT_SETTINGS = ("local", "fedavg")
-"""Methods that have nothing but the rate to tune; they have as many trials as the others."""
-PULLS = [0.03, 0.1, 0.3, 1.0, 3.0]
-OWN_RATES = [0.01, 0.03, 0.1, 0.3, 1.0]
-STRENGTHS = [0.03, 0.1, 0.3, 1.0, 3.0]
-SETTINGS: dict[str, tuple[str, list[Any]]] = {
-    "fedavg-finetune": ("method.home_rounds", [1, 3, 8, 15, 25]),
-    "mr-mtl": ("method.strength", PULLS),
-    "ditto": ("method.strength", PULLS),
-    "ppsgd": ("method.personal_learning_rate", OWN_RATES),
-    "centaur": ("method.head_learning_rate", OWN_RATES),
-    "fedceo": ("method.strength", STRENGTHS),
-    "fedceo-spare-mean": ("method.strength", STRENGTHS),
-    "fedceo-damp": ("method.alpha", [0.1, 0.25, 0.5, 0.75, 1.0]),
-    "fedceo-damp-mean": ("method.alpha", [0.1, 0.25, 0.5, 0.75, 1.0]),
-}
-"""The one setting of a method besides its rate, by the method's name in the file."""
-
-Found = tuple[str, list[dict[str, Any]], list[dict[str, Any]]]
-"""A cell, the entries of its runs, and its trials."""
+SCORE = "validation_accuracy"
 
 
-def grid_of(method: str) -> list[str]:
-    """The trials of a method as `fedceo tune --grid` takes them; for one setting held fixed, the rates alone."""
-    rates = MANY_RATES if method in WITHOUT_SETTINGS else RATES
-    settings = [f"{field}={values}" for field, values in [SETTINGS[method]]] if method in SETTINGS else []
-    return [f"train.learning_rate={rates}", *settings]
+@dataclass(frozen=True)
+class Job:
+    """A cell that is to be tuned, and run with some seeds.
+
+    Attributes:
+        grid: the values that are tried, and more at ends at which the best lies.
+        tried: trials of an earlier start, each with its settings and score.
+        have: the runs that the results file has: the settings and seed of each.
+    """
+
+    file: Path
+    cell: str
+    overrides: Sequence[str]
+    grid: Grid
+    tried: Sequence[Changes]
+    seeds: Sequence[int]
+    have: Sequence[tuple[Changes, int]]
+
+    @property
+    def best(self) -> Changes:
+        """The settings of the best trial so far."""
+        return self.settings(max(self.tried, key=lambda trial: trial[SCORE]))
+
+    def settings(self, trial: Changes) -> Changes:
+        return {field: trial[field] for field in self.grid}
+
+    @property
+    def next_grid(self) -> Grid | None:
+        """The values that are still to be tried; None where tuning is done."""
+        known, grid = [self.settings(trial) for trial in self.tried], joined(self.grid, self.tried)
+        return grid if any(each not in known for each in combinations(grid)) else grown(grid, self.best)
+
+    @property
+    def lacks(self) -> list[int]:
+        """The seeds that the best settings have not been run with."""
+        return [seed for seed in self.seeds if (self.best, seed) not in self.have]
+
+    @property
+    def note(self) -> str:
+        return note_of(len(self.tried), self.best)
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.tried) and self.next_grid is None and not self.lacks
 
 
-def measure(
-    file: Path, cell: str, overrides: Sequence[str], grid: Sequence[str], seeds: Sequence[int], deadline: float
-) -> Found | None:
-    """Tune a cell and run it with these seeds; None after the deadline."""
+Found = tuple[Job, list[dict[str, Any]]]
+"""A cell that was tuned, and the entries of its new runs."""
+
+
+def measure(job: Job, deadline: float) -> Found | None:
+    """Tune a cell and run it with the seeds that it lacks; None after the deadline."""
     if time.time() > deadline:
         return None
-    experiment, settings = find_experiments(file, overrides, [cell])[cell], combinations(grid)
-    hold(experiment, [experiment.seed, *seeds])
+    experiment = find_experiments(job.file, job.overrides, [job.cell])[job.cell]
+    hold(experiment, [experiment.seed, *job.seeds])
+    while grid := job.next_grid:
+        known = [job.settings(trial) for trial in job.tried]
+        job = replace(job, tried=[*job.tried, *tried(experiment, [c for c in combinations(grid) if c not in known])])
+    tuned = changed(experiment, job.best).model_copy(update={"note": job.note})
+    reported = [tuned.model_copy(update={"seed": seed}) for seed in job.lacks]
+    return job, [entry_of(job.cell, *each) for each in zip(reported, map(told, run_all(reported)), strict=True)]
+
+
+def tried(experiment: Experiment, settings: Sequence[Changes]) -> list[Changes]:
+    """The settings with the scores of their trials."""
     at_the_end = {"evaluation.every": experiment.train.rounds}  # all that a trial is chosen by
-    tried = [changed(experiment, values | at_the_end) for values in settings]
-    runs = run_all(tried)
-    scores = [validation_score(experiment, run.history[-1]) if isinstance(run, Run) else -inf for run in runs]
-    best = max(range(len(scores)), key=scores.__getitem__)
-    failed = [run for run in runs if isinstance(run, str)]
-    if len(failed) == len(runs):
-        raise RuntimeError(f"no trial came to an end: {failed[0]}")
-    note = note_of(len(tried), settings[best]) + (f"; {len(failed)} failed" if failed else "")
-    tuned = changed(experiment, settings[best]).model_copy(update={"note": note})
-    reported = [tuned.model_copy(update={"seed": seed}) for seed in seeds]
-    entries = [entry_of(cell, *each) for each in zip(reported, map(told, run_all(reported)), strict=True)]
-    shown = [score if isfinite(score) else None for score in scores]
-    trials = [values | {"validation_accuracy": score} for values, score in zip(settings, shown, strict=True)]
-    return cell, entries, trials
+    runs = run_all([changed(experiment, values | at_the_end) for values in settings])
+    found = []
+    for values, outcome in zip(settings, runs, strict=True):
+        if isinstance(outcome, str):
+            raise RuntimeError(f"the trial with {values} failed: {outcome}")
+        score = validation_score(experiment, outcome.history[-1])
+        found.append(values | {SCORE: score if isfinite(score) else 0.0})
+    return found
 
 
 def run_all(experiments: Sequence[Experiment]) -> list[Run | str]:
@@ -139,11 +166,11 @@ def _reads(experiment: Experiment) -> tuple[str | None, Model]:
     return experiment.data.name, experiment.model
 
 
-def share(jobs: int) -> None:
-    """Take no more of the machine than one of so many processes may."""
+def share(jobs: int, memory: float) -> None:
+    """Take no more of the machine than one of so many processes may, which have that part of a GPU's memory."""
     torch.set_num_threads(1)
     if torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(OF_MEMORY / jobs)
+        torch.cuda.set_per_process_memory_fraction(memory / jobs)
 
 
 def warm_up(file: Path, cell: str, overrides: Sequence[str]) -> None:
@@ -157,42 +184,101 @@ def in_order(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
+def jobs_of(
+    file: Path, overrides: Sequence[str], patterns: Sequence[str], grid: Sequence[str], seeds: Sequence[int], out: Path
+) -> list[Job]:
+    """What the results lack of the cells that match, those of the first pattern first."""
+    experiments, entries, trials = find_experiments(file, overrides), read_entries(out), read_trials(out)
+    found = []
+    for cell in in_order(list(experiments), patterns):
+        values = parsed(grid) if grid else default_grid(file, cell, experiments[cell])
+        mine = [each for each in entries if each["name"] == cell and "result" in each]
+        have = [
+            ({field: told_of(each["experiment"], experiments[cell], field) for field in values}, each["seed"])
+            for each in mine
+        ]
+        for entry, (settings, seed) in zip(mine, have, strict=True):
+            of_machine = {"train.tf32": entry["experiment"]["train"].get("tf32", False)}  # on a CPU it means nothing
+            about = {"seed": seed, "note": entry["experiment"].get("note")}
+            wanted = changed(experiments[cell], settings | of_machine).model_copy(update=about)
+            if other := difference(entry["experiment"], wanted):
+                raise SystemExit(f"{out}: has {cell}, seed {seed} with another {other}; give the changed one --out")
+        tried = [trial | {SCORE: trial[SCORE] or 0.0} for trial in trials.get(cell, [])]
+        found.append(Job(file, cell, overrides, values, tried, seeds, have))
+    return [job for job in found if not job.is_done]
+
+
+def parsed(grid: Sequence[str]) -> Grid:
+    """--grid as a grid."""
+    trials = parse_combinations(grid)
+    return {field: sorted({trial[field] for trial in trials}) for field in trials[0]}
+
+
+def default_grid(file: Path, cell: str, experiment: Experiment) -> Grid:
+    """The grid of a cell of experiments/silos by its method, of any other by whether it clips."""
+    if file.parent.name == "silos":
+        return silos_grid(cell.split("/")[1])
+    return user_level_grid(clips=experiment.mechanism.adds_noise)
+
+
+def told_of(told: dict[str, Any], experiment: Experiment, field: str) -> Any:
+    """The value of a field in an entry, which does not tell what was left at its default."""
+    section, name = field.split(".")
+    return told[section].get(name, getattr(getattr(experiment, section), name))
+
+
+def read_trials(out: Path) -> dict[str, list[Changes]]:
+    file = trials_file(out)
+    found: dict[str, list[Changes]] = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def trials_file(out: Path) -> Path:
+    return out.with_suffix(".trials.json")
+
+
+def write(out: Path, job: Job, entries: Sequence[dict[str, Any]]) -> None:
+    """Put the runs of a cell and its trials into their files, in the place of runs with settings not chosen."""
+    stale = {seed for settings, seed in job.have if settings != job.best}
+    for entry in read_entries(out):
+        if entry["name"] == job.cell and entry["seed"] not in stale:
+            entry["experiment"]["note"] = job.note
+            add_entry(out, entry)
+    remove_entries(out, job.cell, stale)
+    for entry in entries:
+        add_entry(out, entry)
+    trials = read_trials(out) | {job.cell: list(job.tried)}
+    write_whole(trials_file(out), (json.dumps(dict(sorted(trials.items()))) + "\n").encode())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--cell", action="append", help="a pattern of cells; those of the first are run first")
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="section.field=value, for all")
-    parser.add_argument("--grid", action="append", help="section.field=[value, ...]; left out: those of the silos")
+    parser.add_argument("--grid", action="append", default=[], help="section.field=[value, ...]")
     parser.add_argument("--seeds", default=SEEDS, help="seeds of the runs that are reported")
     parser.add_argument("--out", type=Path, help="the results file; left out: where the file's own results are")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
+    parser.add_argument("--memory", type=float, default=0.9, help="the part of a GPU's memory for all of them")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no cell is begun")
     given = parser.parse_args()
     out = given.out or Path("results", *given.file.with_suffix(".json").parts[1:])
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    known = find_experiments(given.file, given.overrides)
-    have = {(each["name"], each["seed"]) for each in read_entries(out) if "result" in each}
-    names = [
-        name for name in in_order(list(known), given.cell or ["*"]) if any((name, seed) not in have for seed in seeds)
-    ]
-    if not names:
+    if any(each.seed in seeds for each in find_experiments(given.file, given.overrides).values()):
+        parser.error("--seeds: has that of the trials, among which the best was chosen")
+    jobs = jobs_of(given.file, given.overrides, given.cell or ["*"], given.grid, seeds, out)
+    if not jobs:
         print(f"{out}: has all of these")
         return
-    begun, deadline = time.time(), time.time() + given.seconds
-    trials_file = out.with_suffix(".trials.json")
-    trials = json.loads(trials_file.read_text()) if trials_file.exists() else {}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=share, initargs=(given.jobs,)) as pool:
-        kinds = {_reads(known[name]): name for name in reversed(names)}
-        for name in kinds.values():  # one after another: a transform of all records takes much of a GPU's memory
-            pool.submit(warm_up, given.file, name, given.overrides).result()
-        futures = {
-            pool.submit(
-                measure, given.file, name, given.overrides, given.grid or grid_of(name.split("/")[1]), seeds, deadline
-            ): name
-            for name in names
-        }
-        left = 0
+    begun, deadline, left = time.time(), time.time() + given.seconds, 0
+    context, of_process = multiprocessing.get_context("spawn"), (given.jobs, given.memory)
+    with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=share, initargs=of_process) as pool:
+        experiments = find_experiments(given.file, given.overrides)
+        kinds = {_reads(experiments[job.cell]): job.cell for job in reversed(jobs)}
+        for cell in kinds.values():  # one after another: a transform of all records takes much of a GPU's memory
+            pool.submit(warm_up, given.file, cell, given.overrides).result()
+        futures = {pool.submit(measure, job, deadline): job.cell for job in jobs}
         for count, future in enumerate(as_completed(futures), 1):
             if future.exception() is not None:
                 print(f"{futures[future]}: {future.exception()}", file=sys.stderr, flush=True)
@@ -201,23 +287,19 @@ def main() -> None:
             if found is None:
                 left += 1
                 continue
-            name, entries, tried = found
-            for entry in entries:
-                add_entry(out, entry)
-            trials[name] = tried
-            write_whole(trials_file, (json.dumps(dict(sorted(trials.items()))) + "\n").encode())
-            print(f"{count}/{len(names)} {time.time() - begun:.0f} s  {name}  {_shown(entries)}", flush=True)
-    print(f"{out}: {left} of {len(names)} cells are left" if left else f"{out}: done")
+            write(out, *found)
+            print(f"{count}/{len(jobs)} {time.time() - begun:.0f} s  {_shown(*found)}", flush=True)
+    print(f"{out}: {left} of {len(jobs)} cells are left" if left else f"{out}: done")
 
 
-def _shown(entries: Sequence[dict[str, Any]]) -> str:
+def _shown(job: Job, entries: Sequence[dict[str, Any]]) -> str:
     done = [each["result"]["accuracy"] for each in entries if "result" in each]
     shown = [
         f"{words} {', '.join(f'{100 * each[name]:.1f}' for each in done)}"
         for words, name in (("P-dist", "distribution_accuracy_last"), ("last", "last"), ("average", "average"))
         if done and done[0].get(name) is not None
     ]
-    return f"{'  '.join(shown)}  {entries[0]['experiment'].get('note', '').partition(' over ')[2]}"
+    return "  ".join([job.cell, *shown, f"{len(job.tried)} trials", *(f"{f} {v:g}" for f, v in job.best.items())])
 
 
 if __name__ == "__main__":

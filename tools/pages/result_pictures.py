@@ -80,7 +80,7 @@ OVER_EPSILON = {
     "fedavg-standardised": ("FedAvg on standardised features", COLOURS[5], "P"),
     "fedavg-banded": ("FedAvg on fixed features, banded noise", COLOURS[0], "o"),
     "fedavg": ("FedAvg on fixed features", COLOURS[1], "D"),
-    "fedceo-without-momentum": ("FedCEO on fixed features", COLOURS[2], "s"),
+    "fedceo-standardised": ("FedCEO on standardised features", COLOURS[2], "s"),
     "fedavg-small-cnn": ("FedAvg, small CNN", COLOURS[3], "^"),
 }
 """Method -> its name, colour and mark in the picture of accuracy over epsilon."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from runs_found import ROOT, Found, cells_in, compare, difference, load, markdown, shown, trials_of
+from trial_grids import grown, joined, silos_grid
 
 from fedceo.methods.fedceo import FedCEOSettings
 
@@ -30,7 +31,7 @@ NAMES = {
     "fedceo-damp-mean": "FedCEO, damp, mean of rounds", "fedceo-damp": "FedCEO, damp",
     "fedceo-spare-mean": "FedCEO, spare-mean", "fedceo": "FedCEO, threshold",
     "mr-mtl": "MR-MTL", "ditto": "Ditto", "fedavg-finetune": "FedAvg + fine-tuning", "ppsgd": "PPSGD",
-    "centaur": "CENTAUR", "local": "alone", "fedavg": "FedAvg, one model",
+    "centaur": "CENTAUR", "label-prior": "FedAvg + label prior", "local": "alone", "fedavg": "FedAvg, one model",
 }  # fmt: skip
 OURS = "fedceo-damp-mean"
 ALPHAS = {
@@ -50,11 +51,14 @@ Cells = Mapping[str, Found]
 _Factor = TypeVar("_Factor")
 
 INTRO = """Every method at the same epsilon of a record, against everybody; 30 rounds, everybody in each, E = 1, clip 1.
-Every method had 20 trials (its learning rate and its one setting, or 20 rates where it has none), chosen by P-dist on
-validation records, which no epsilon here accounts for; then seeds 1, 2 and 3. P-dist in percent: the accuracy of silos'
-own models on the public test set, each class weighted as in the silo; its mean over seeds and half of the 95 % interval
-of that mean (Student's t). The model of *FedAvg, one model* is everybody's. Ditto, PPSGD and CENTAUR train twice a
-round, which costs them noise. On the linear model CENTAUR has a hidden layer of 64 units, since it must share one.
+Every method had 20 trials (its learning rate and its one setting, or 20 rates where it has none), and more while its
+best rate, or that of a part of its own, lay at an end of those tried; chosen by P-dist on validation records, which no
+epsilon here accounts for; then seeds 1, 2 and 3. P-dist in percent: the accuracy of silos' own models on the public
+test set, each class weighted as in the silo; its mean over seeds and half of the 95 % interval of that mean (Student's
+t). The model of *FedAvg, one model* is everybody's. Ditto, PPSGD and CENTAUR train twice a round, which costs them
+noise. On the linear model CENTAUR has a hidden layer of 64 units, since it must share one. *FedAvg + label prior* is a
+control: one model for all, and for each silo its outputs shifted by the logarithms of the silo's label counts, released
+once with noise of 10 within the same epsilon.
 """
 
 
@@ -184,16 +188,19 @@ def _nearest(cells: Cells, table: str, epsilon: str, partitions: Sequence[str]) 
 
 
 def _chosen(table: str, names: Sequence[str], cells: Cells) -> str:
-    """How often the trials chose a value at an end of what was tried."""
-    at_end, counted = 0, 0
-    for name in names:
-        trials = trials_of(name)
-        if name in cells and trials:
-            best = max(trials, key=lambda trial: trial["validation_accuracy"] or 0.0)
-            rates = [trial["train.learning_rate"] for trial in trials]
-            counted += 1
-            at_end += best["train.learning_rate"] in (min(rates), max(rates))
-    return f"The rate chosen is the least or largest tried in {at_end} of {counted} cells.\n" if counted else ""
+    """Which cells would be tuned further, since the best trial has a rate at an end of those tried."""
+    tuned = {name: trials for name in names if name in cells and (trials := trials_of(name))}
+    due = [name.removeprefix(f"{table}/") for name, trials in tuned.items() if _would_grow(name, trials)]
+    if not tuned:
+        return ""
+    told = f"In {len(tuned) - len(due)} of {len(tuned)} cells no rate that was chosen lies at an end of those tried"
+    return f"{told}; more trials are due in {', '.join(due)}.\n" if due else f"{told}.\n"
+
+
+def _would_grow(name: str, trials: Sequence[dict[str, float]]) -> bool:
+    grid = joined(silos_grid(name.split("/")[3]), trials)
+    best = max(trials, key=lambda trial: trial["validation_accuracy"] or 0.0)
+    return grown(grid, {field: best[field] for field in grid}) is not None
 
 
 def _listed(table: str, names: Sequence[str]) -> str:

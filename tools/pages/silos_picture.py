@@ -4,6 +4,7 @@ python tools/pages/silos_picture.py
 """
 
 import json
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ COLOUR = {
 }  # fmt: skip
 
 
+def _lines(method: str) -> str:
+    """A method's name in lines that fit a square."""
+    return NAMES[method].replace(", ", "\n", 1)
+
+
 @styled
 def winners(cells: dict[str, Found]) -> Drawing:
     """A square for every epsilon and partition, in the colour of the kind of its best method by mean P-dist.
@@ -27,8 +33,9 @@ def winners(cells: dict[str, Found]) -> Drawing:
     Returns:
         data["EPSILON/PARTITION"], (2,): the best mean P-dist in percent and its lead over the next method.
     """
-    epsilons, partitions = axes(TABLE)
-    figure, ((panel,),) = panels(1, 1, 8.2, 3.6)
+    run = [(e, p) for e, p in product(*axes(TABLE)) if sum(place(TABLE, e, m, p) in cells for m in NAMES) > 1]
+    epsilons, partitions = ([each for each in axis if any(each in pair for pair in run)] for axis in axes(TABLE))
+    figure, ((panel,),) = panels(1, 1, max(6.4, 2.4 + 1.6 * len(partitions)), 1.2 + 0.8 * len(epsilons))
     data = {}
     for row, epsilon in enumerate(epsilons):
         for column, partition in enumerate(partitions):
@@ -43,7 +50,7 @@ def winners(cells: dict[str, Found]) -> Drawing:
             data[f"{epsilon}/{partition}"] = np.array([means[best], lead])
             open_ = compare(*(found[method].by_seed(P_DIST) for method in (best, others[0]))) == "open"
             panel.barh(row, 0.96, 0.92, column - 0.48, color=COLOUR[_kind(best)], alpha=0.3 if open_ else 0.7)
-            said = [NAMES[best].replace(", ", "\n", 1), f"{means[best]:.1f}", f"+{lead:.1f} on {NAMES[others[0]]}"]
+            said = [_lines(best), f"{means[best]:.1f}", f"+{lead:.1f} on {_lines(others[0])}"]
             panel.text(column, row, "\n".join(said), ha="center", va="center", fontsize=6.5)
     for kind, colour in COLOUR.items():
         panel.barh(0, 0, color=colour, alpha=0.7, label=kind)
