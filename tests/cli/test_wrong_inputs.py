@@ -44,7 +44,7 @@ WRONG_FILES = [
 WRONG_FIELDS = [
     (
         ("--set", "method.strength=3"),
-        "a field of blur-lus, ditto, fedceo, mr-mtl, pfedme, and the method is fedavg",
+        "a field of blur-lus, ditto, fedceo, label-prior, mr-mtl, pfedme, and the method is fedavg",
     ),
     (("--set", "rounds=3"), "rounds: unknown field, did you mean train.rounds?"),
     (("--set", "data.noise_multiplier=3"), "did you mean privacy.noise_multiplier?"),
