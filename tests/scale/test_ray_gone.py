@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -109,9 +110,10 @@ def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part
     in_mid_run(running, tmp_path / "run[ray]" / "metrics.jsonl")
     os.kill(children(running.pid)[part], signal.SIGKILL)
     out, err = running.communicate(timeout=300)
-    assert (running.returncode, out) == (2, "")
-    assert err.startswith(f"fedceo: Ray is gone: its {PARTS[part]} at ")
-    assert err.endswith(" has ended; go on with: fedceo run --resume run[ray]\n") and err.count("\n") == 1
+    assert (running.returncode, out) in [(2, ""), (1, "")], err
+    named = rf"Ray is gone: its {PARTS[part]} at \S+ has ended"
+    why = named if running.returncode == 2 else "ended from outside, by Ray or the system"  # Ray may be the first to act
+    assert re.fullmatch(rf"fedceo: {why}; go on with: fedceo run --resume run\[ray\]\n", err), err
     for _ in range(600):
         if all(state.startswith("Z") for state in states(running.pid)):  # ended, if not yet buried
             break

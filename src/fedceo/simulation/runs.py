@@ -196,16 +196,21 @@ def on(workers: "Workers | None", simulation: Simulation, folder: RunFolder | No
         yield
         return
     from fedceo.scale.cluster import RayGoneError
+    from fedceo.scale.last_words import last_words
     from fedceo.scale.remote import on_workers
 
+    further = "start it again" if folder is None else f"go on with: fedceo run --resume {folder.path}"
     try:
-        with on_workers(workers, simulation.context, simulation.engine) as remote:
+        with (
+            last_words(f"fedceo: ended from outside, by Ray or the system; {further}"),
+            on_workers(workers, simulation.context, simulation.engine) as remote,
+        ):
             simulation.work_elsewhere(remote.trainer, remote.smooth, remote.about)
             yield
     except RayGoneError as error:
         if folder is None or not folder.exists:
             raise
-        raise UsageError(f"{error}; go on with: fedceo run --resume {folder.path}") from None
+        raise UsageError(f"{error}; {further}") from None
 
 
 def carry_on(
