@@ -112,7 +112,8 @@ def test_a_run_whose_ray_is_killed_goes_on_to_the_same_bits(tmp_path: Path, part
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) in [(2, ""), (1, "")], err
     named = rf"Ray is gone: its {PARTS[part]} at \S+ has ended"
-    why = named if running.returncode == 2 else "ended from outside, by Ray or the system"  # Ray may be the first to act
+    quit_by_ray = "ended from outside, by Ray or the system"  # where it is the first to notice
+    why = named if running.returncode == 2 else quit_by_ray
     assert re.fullmatch(rf"fedceo: {why}; go on with: fedceo run --resume run\[ray\]\n", err), err
     for _ in range(600):
         if all(state.startswith("Z") for state in states(running.pid)):  # ended, if not yet buried
