@@ -255,6 +255,11 @@ class FedCEO(Method):
 
     def smooth(self, models: Any, round_: int, clients: float) -> Any:
         """Smoothed models of a stack; or of one mean in a list, at the threshold of the stack over the clients."""
+        if self.settings.filter == "damp":
+            chosen = tensors.select_layers(
+                [name for name, w in models.items() if w.is_floating_point()], self.settings.layers
+            )
+            return {name: self._damped(w) if name in chosen else w for name, w in models.items()}
         folded = tensors.fold(models, self.settings.layers)
         if self.settings.filter == "threshold":
             divisor = clients if isinstance(models, list) else 1.0
@@ -262,12 +267,13 @@ class FedCEO(Method):
             return tensors.unfold(dict(zip(folded, smoothed, strict=True)), models)
         means = [w.mean(-1, keepdim=True) for w in folded.values()]
         deviations = [w - mean for w, mean in zip(folded.values(), means, strict=True)]
-        if self.settings.filter == "damp":
-            kept = [self.settings.alpha * deviation for deviation in deviations]
-        else:
-            kept = self._truncated(deviations, round_, clients)
+        kept = self._truncated(deviations, round_, clients)
         filtered = [mean + deviation for mean, deviation in zip(means, kept, strict=True)]
         return tensors.unfold(dict(zip(folded, filtered, strict=True)), models)
+
+    def _damped(self, w: torch.Tensor) -> torch.Tensor:
+        """A stacked parameter, clients first: no layer is folded, for the filter treats all entries alike."""
+        return torch.lerp(w.mean(0).expand_as(w), w, self.settings.alpha)
 
     def _truncated(
         self, folded: Sequence[torch.Tensor], round_: int, clients: float, divisor: float = 1.0

@@ -53,12 +53,20 @@ def averaged_uploads(state: State, uploads: Stack) -> tuple[Stack, Memory]:
         rounds[old] += before["rounds"].to(device)
     sums, averaged = {}, {}
     for name, w in uploads.weights.items():
-        total = w.new_zeros(len(clients), *w.shape[1:])
-        total[new] = w - mean[name]
+        total = _placed(w - mean[name], new, len(clients))
         if before:
-            total[old] += state.server["deviations"][name]
+            total += _placed(state.server["deviations"][name], old, len(clients))
         deviations = total / rounds.to(w).view(-1, *[1] * (w.ndim - 1))
-        sums[name], averaged[name] = total, mean[name] + deviations - deviations.mean(0)
+        sums[name], averaged[name] = total, deviations.add_(mean[name] - deviations.mean(0))
     stack = replace(uploads, weights=averaged, clients=clients, sizes=uploads.sizes.new_ones(len(clients)))
     seen = {"clients": torch.tensor(clients, dtype=torch.int64), "rounds": rounds}
     return stack, {"deviations": sums, "seen": seen}
+
+
+def _placed(rows: torch.Tensor, places: list[int], count: int) -> torch.Tensor:
+    """`count` rows: those given at their places, zeros elsewhere; the given ones themselves where all are in order."""
+    if places == list(range(count)):
+        return rows
+    placed = rows.new_zeros(count, *rows.shape[1:])
+    placed[places] = rows
+    return placed
