@@ -4,7 +4,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runs_found import Found, cells_in, chosen, difference, markdown, shown, spread, trials_of
+from runs_found import ROOT, Found, cells_in, chosen, difference, markdown, shown, spread, trials_of
+
+from fedceo.simulation.spending import client_sizes, planned_rows
+from fedceo.studies.cells import find_experiments
 
 FOLDERS = {
     "beyond/features/cifar10-1000": "CIFAR-10, N = 1,000 clients by Dirichlet(0.5) over labels, K = 100",
@@ -116,10 +119,24 @@ def published(cells: Mapping[str, Found]) -> str:
         rows += [_published_row(name, setting, cells[name]) for name in done]
         left = len(names) - len(done)
         idle += [f"{left} of {len(names)} cells of `{place.removeprefix('beyond/features/')}`"] if left else []
-    told = [f"- `{place.removeprefix('beyond/features/')}`: {each.words}." for place, each in PUBLISHED.items()]
+    told = [
+        f"- `{place.removeprefix('beyond/features/')}`: {each.words}{_epsilons(place, each)}."
+        for place, each in PUBLISHED.items()
+    ]
     parts = [PUBLISHED_HEAD, "\n".join(told) + "\n"]
     parts += [markdown(PUBLISHED_HEADINGS, rows)] if rows else []
     return "\n".join(parts + ([f"Not run yet: {', '.join(idle)}.\n"] if idle else []))
+
+
+def _epsilons(place: str, setting: Published) -> str:
+    """The published epsilon of a setting and that of its noise by the accountant, whether it was run or not."""
+    if setting.epsilon is None:
+        return ""
+    *folder, table, cell = cells_in(place)[0].split("/", 3)
+    experiment = find_experiments(ROOT.joinpath("experiments", *folder, f"{table}.toml"), [], [cell])[cell]
+    ours = experiment.privacy.target_epsilon or planned_rows(experiment, client_sizes(experiment))[0].epsilon
+    assert ours is not None
+    return f"; **published {setting.epsilon:g}, here {f'{ours:.3g}' if ours < 1000 else f'{ours:,.0f}'}**"
 
 
 def _published_row(name: str, setting: Published, found: Found) -> Sequence[str]:
