@@ -17,21 +17,22 @@ from fedceo.accounting.rows import OBSERVERS, rounded_up
 from fedceo.report.comparison import Contest, looks_of, names_of, paired, spoken
 from fedceo.report.curves import (
     BEFORE_NOISE,
-    FIELDS,
     capital,
     mean_curve,
+    measured_as,
     series_looks,
     trade_off_points,
     without_privacy,
 )
 from fedceo.report.loading import Group
+from fedceo.tasks import Metric
 
 COLOURS = ("#2488C8", "#D55E00", "#8F7FBF", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
 """The colours of the figures, but for the darkest two, which could not be seen on a dark page."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 WHOLE = {"yaxis.range": [0.0, 100.0]}
 NEAR = 10
-"""Points below the best within which an experiment must lie to count for what a chart shows at first."""
+"""Points from the best within which an experiment must lie to count for what a chart shows at first."""
 TICKS = [digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5)]
 LOGARITHMIC = {"type": "log", "tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]}
 LITTLE = 20
@@ -70,15 +71,16 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
 
     It shows at first where the better experiments are in the second half of their rounds.
     """
-    figure, rows, ends = go.Figure(), [], []
-    if field != "test_accuracy" and all(_is_that_of_the_global_model(group, field) for group in groups):
+    figure, rows, ends, metric = go.Figure(), [], [], groups[0].metric
+    named, words = measured_as(field, metric)
+    if field != "test_accuracy" and all(_is_that_of_the_global_model(group, named) for group in groups):
         return None
     for group, look in zip(groups, looks_of(groups), strict=True):
-        rounds, mean, sd = mean_curve(group, field)
+        rounds, mean, sd = mean_curve(group, named)
         if not len(rounds):
             continue
         style, name = _style(*look), escape(group.name)
-        spread = " ± %{customdata:.2f}" if len(group.runs) > 1 else ""
+        spread = f" ± %{{customdata:{_digits(metric)}}}" if len(group.runs) > 1 else ""
         mode = "lines+markers" if len(rounds) > 1 else "markers"
         if spread and len(rounds) > 1:
             band = {"x": [*rounds, *rounds[::-1]], "y": [*(mean + sd), *(mean - sd)[::-1]], "fill": "toself"}
@@ -88,32 +90,34 @@ def accuracy_chart(groups: Sequence[Group], field: str) -> Chart | None:
             )  # fmt: skip
         figure.add_scatter(
             x=rounds, y=mean, name=name, legendgroup=name, mode=mode, customdata=sd, **style,
-            hovertemplate=f"round %{{x}}: %{{y:.2f}} %{spread}<extra>{name}</extra>",
+            hovertemplate=f"round %{{x}}: %{{y:{_digits(metric)}}}{spread} {metric.unit}<extra>{name}</extra>",
         )  # fmt: skip
         late = rounds >= rounds[-1] / 2
         ends.append((mean[-1], (mean - sd)[late].min(), (mean + sd)[late].max()))
-        shown = [f"{s:.2f}" if spread else "-" for s in sd]
-        rows += [[group.name, str(t), f"{m:.2f}", s] for t, m, s in zip(rounds, mean, shown, strict=True)]
+        shown = [metric.text(s) if spread else "-" for s in sd]
+        rows += [[group.name, str(t), metric.text(m), s] for t, m, s in zip(rounds, mean, shown, strict=True)]
     if not rows:
         return None
     figure.update_xaxes(tick0=0, dtick=_whole_step(max(int(row[1]) for row in rows)))
-    head = ["method", "round", "mean, %", "sd over seeds"]
+    head = ["method", "round", _mean_of(metric), "sd over seeds"]
     marked = "" if field == "test_accuracy" else f"; {BEFORE_NOISE}"
-    best = max(end for end, _, _ in ends)
-    near = [span for end, *span in ends if end >= best - NEAR]
+    best = max(ends, key=lambda end: metric.score(end[0]))[0]
+    near = [span for end, *span in ends if abs(end - best) <= _near(metric, best)]
     zoomed = {"yaxis.range": _widened(min(low for low, _ in near), max(high for _, high in near))}
     name = f"accuracy-{field.replace('_accuracy', '').replace('_', '-')}"
-    caption = f"{capital(FIELDS[field])}, over rounds{marked}"
-    return _chart(figure, "round", "accuracy, %", name, caption, *_spread_where_known(head, rows), WHOLE, zoomed)
+    caption = f"{capital(words)}, over rounds{marked}"
+    table = _spread_where_known(head, rows, metric)
+    return _chart(figure, "round", metric.label, name, caption, *table, _whole(metric), zoomed)
 
 
 def _is_that_of_the_global_model(group: Group, field: str) -> bool:
-    """Whether a metric of clients' own models is in every round the accuracy of the global one, or not there."""
-    return all(record.get(field) in (None, record.get("test_accuracy")) for run in group.runs for record in run.history)
+    """Whether a metric of clients' own models is in every round that of the global one, or not there."""
+    test = f"test_{group.metric.name}"
+    return all(record.get(field) in (None, record.get(test)) for run in group.runs for record in run.history)
 
 
 def trade_off_chart(groups: Sequence[Group], observer: str) -> Chart | None:
-    """A chart of the last accuracy against epsilon, or against sigma where no run has an epsilon.
+    """A chart of the metric after the last round against epsilon, or against sigma where no run has an epsilon.
 
     None where no method has been run at two of them.
     """
@@ -125,27 +129,28 @@ def trade_off_chart(groups: Sequence[Group], observer: str) -> Chart | None:
 
 
 def _trade_off(groups: Sequence[Group], points: Mapping[str, Any], label: str, against: str) -> Chart:
-    figure, rows, spans = go.Figure(), [], []
+    figure, rows, spans, metric = go.Figure(), [], [], groups[0].metric
     for (method, (x, mean, sd)), look in zip(points.items(), series_looks(groups, points), strict=True):
         figure.add_scatter(
             x=x, y=mean, name=escape(method), mode="lines+markers" if len(x) > 1 else "markers",
             error_y={"array": sd, "visible": bool(np.nansum(sd))}, **_style(*look, size=9),
         )  # fmt: skip
         spans += [*(mean - np.nan_to_num(sd)), *(mean + np.nan_to_num(sd))]
-        shown = ["-" if np.isnan(s) else f"{s:.2f}" for s in sd]
-        rows += [[method, f"{a:.4g}", f"{m:.2f}", s] for a, m, s in zip(x, mean, shown, strict=True)]
+        shown = ["-" if np.isnan(s) else metric.text(s) for s in sd]
+        rows += [[method, f"{a:.4g}", metric.text(m), s] for a, m, s in zip(x, mean, shown, strict=True)]
     free = without_privacy(groups)
     for name, group in zip(names_of(free), free, strict=True):
         level = float(group.accuracies("last").mean())
         figure.add_hline(level, line={"dash": "dot", "color": "#7F7F7F"}, annotation_text=f"{escape(name)}, no privacy")
         spans.append(level)
-        rows.append([name, "no privacy", f"{level:.2f}", "-"])
+        rows.append([name, "no privacy", metric.text(level), "-"])
     if against == "epsilon":
         figure.update_xaxes(**LOGARITHMIC)
-    table = _spread_where_known(["method", label, "mean, %", "sd over seeds"], rows)
-    caption = f"Test accuracy after the last round against {label}"
+    table = _spread_where_known(["method", label, _mean_of(metric), "sd over seeds"], rows, metric)
+    caption = f"Test {metric.words} after the last round against {label}"
     zoomed = {"yaxis.range": _widened(min(spans), max(spans))}
-    return _chart(figure, label, "test accuracy, last round, %", f"trade-off-{against}", caption, *table, WHOLE, zoomed)
+    title = f"test {metric.words}, last round{', %' if metric.is_share else ''}"
+    return _chart(figure, label, title, f"trade-off-{against}", caption, *table, _whole(metric), zoomed)
 
 
 def forest_chart(contests: Sequence[Contest], groups: Sequence[Group], key: str = "last") -> Chart | None:
@@ -153,7 +158,7 @@ def forest_chart(contests: Sequence[Contest], groups: Sequence[Group], key: str 
 
     groups: all those on the page, which say who has which colour. None where no setting has two experiments.
     """
-    figure, rows, spans = go.Figure(), [], []
+    figure, rows, spans, metric = go.Figure(), [], [], groups[0].metric
     looks = {id(group): look for group, look in zip(groups, looks_of(groups), strict=True)}
     for contest in contests:
         ranked = contest.ranked(key)
@@ -167,18 +172,23 @@ def forest_chart(contests: Sequence[Contest], groups: Sequence[Group], key: str 
             figure.add_scatter(
                 x=[found.mean], y=[escape(name)], mode="markers", showlegend=False,
                 error_x={"array": [high - found.mean], "arrayminus": [found.mean - low], "visible": high > low},
-                hovertemplate=f"%{{x:+.2f}} points ({low:+.2f} to {high:+.2f})<extra>{escape(name)}</extra>",
+                hovertemplate=(
+                    f"{metric.signed(found.mean)}{' points' if metric.is_share else ''} "
+                    f"({metric.signed(low)} to {metric.signed(high)})<extra>{escape(name)}</extra>"
+                ),
                 **_style(looks[id(each.group)][0], 0, size=10),
             )  # fmt: skip
-            spans.append((found.mean, low, high))
-            interval = "-" if found.low is None or each is ranked[0] else f"{low:+.2f} to {high:+.2f}"
-            rows.append([name, f"{found.mean:+.2f}", interval, str(found.seeds)])
+            best = abs(float(ranked[0].group.accuracies(key).mean()))
+            spans.append((abs(found.mean) <= _near(metric, best), low, high))
+            apart = found.low is not None and each is not ranked[0]
+            interval = f"{metric.signed(low)} to {metric.signed(high)}" if apart else "-"
+            rows.append([name, metric.signed(found.mean), interval, str(found.seeds)])
     if not rows:
         return None
     figure.add_vline(0, line={"color": "#7F7F7F", "width": 1})
     figure.update_yaxes(autorange="reversed", automargin=True, tickmode="linear", tickson="boundaries")
     figure.update_layout(height=90 + 34 * len(rows))
-    near = [(low, high) for mean, low, high in spans if mean >= -NEAR]
+    near = [(low, high) for is_near, low, high in spans if is_near]
     whole, zoomed = (
         {"xaxis.range": _widened(min(low for low, _ in found), max(high for _, high in found))}
         for found in ([span[1:] for span in spans], near)
@@ -187,8 +197,9 @@ def forest_chart(contests: Sequence[Contest], groups: Sequence[Group], key: str 
         "How far each is from the best of its setting after the last round: runs of one seed in pairs, lines are 95 % "
         "intervals (Student's t, each by itself). A line that crosses 0 tells nobody apart"
     )
-    head = ["method", "points from the best", "95 % interval", "seeds in pairs"]
-    return _chart(figure, "points from the best", "", "forest", caption, head, rows, whole, zoomed)
+    label = f"{'points' if metric.is_share else metric.words} from the best"
+    head = ["method", label, "95 % interval", "seeds in pairs"]
+    return _chart(figure, label, "", "forest", caption, head, rows, whole, zoomed)
 
 
 def epsilon_chart(groups: Sequence[Group]) -> Chart | None:
@@ -236,11 +247,30 @@ def _widened(low: float, high: float) -> list[float]:
     return [low - room, high + room]
 
 
-def _spread_where_known(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+def _digits(metric: Metric) -> str:
+    """How plotly shows a value."""
+    return ".2f" if metric.is_share else ".4g"
+
+
+def _mean_of(metric: Metric) -> str:
+    return f"mean, {metric.unit}" if metric.unit else "mean"
+
+
+def _near(metric: Metric, best: float) -> float:
+    """How far from the best an experiment may be to count for what a chart shows at first."""
+    return NEAR if metric.is_share else abs(best)
+
+
+def _whole(metric: Metric) -> Mapping[str, list[float]] | None:
+    """The full scale, of shares alone."""
+    return WHOLE if metric.is_share else None
+
+
+def _spread_where_known(head: list[str], rows: list[list[str]], metric: Metric) -> tuple[list[str], list[list[str]]]:
     """The table without its last column, and without the word "mean", where every experiment has one run alone."""
     if any(row[-1] != "-" for row in rows):
         return head, rows
-    return [*head[:-2], "%"], [row[:-1] for row in rows]
+    return [*head[:-2], metric.unit or metric.words], [row[:-1] for row in rows]
 
 
 def _whole_step(last: int) -> int:

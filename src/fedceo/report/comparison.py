@@ -51,7 +51,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of runs with the same seeds, in points.
+    """The mean difference of runs with the same seeds, in points, or in the metric's unit.
 
     Attributes:
         low, high: ends of its 95 % interval (Student's t); None for a single seed, of which there is none.
@@ -214,20 +214,23 @@ def answer(contest: Contest, key: str = "last") -> str | None:
 
 
 def _verdict(first: Contender, second: Contender, found: Difference | None) -> str:
+    metric = first.group.metric
+    side, extreme = ("above", "highest") if metric.higher_is_better else ("below", "lowest")
     if found is None:
         return f"Nobody can be called ahead: {first.name} and {second.name} have no seed in common."
     if found.low is None or found.high is None:
         return (
-            f"Nobody can be called ahead: {first.name} is {found.mean:.2f} points above {second.name} in one run of "
-            "each, and one seed has no interval."
+            f"Nobody can be called ahead: {first.name} is {metric.apart(found.mean)} {side} {second.name} in one run "
+            "of each, and one seed has no interval."
         )
-    interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}, {found.seeds} seeds in pairs"
+    low, high = (metric.signed(end) for end in (found.low, found.high))
+    interval = f"95 % interval {low} to {high}, {found.seeds} seeds in pairs"
     if not found.is_clear:
         return (
-            f"Nobody is ahead: {first.name} and {second.name}, the two highest, differ by {found.mean:.2f} points, "
-            f"and the interval of the difference holds 0 ({interval})."
+            f"Nobody is ahead: {first.name} and {second.name}, the two {extreme}, differ by "
+            f"{metric.apart(found.mean)}, and the interval of the difference holds 0 ({interval})."
         )
-    return f"{first.name} is ahead of {second.name}, the next, by {found.mean:.2f} points ({interval})."
+    return f"{first.name} is ahead of {second.name}, the next, by {metric.apart(found.mean)} ({interval})."
 
 
 def _price(first: Contender, second: Contender) -> str:

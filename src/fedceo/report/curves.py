@@ -12,6 +12,7 @@ from fedceo.report.comparison import contests, looks_of, names_of, paired, spoke
 from fedceo.report.loading import Group, LoadedRun
 from fedceo.report.style import BELOW, Array, Drawing, light_grid, line_style, panels, styled
 from fedceo.simulation.clock import PARTS
+from fedceo.tasks import Metric
 
 FIELDS = {
     "test_accuracy": "test accuracy of the global model (G)",
@@ -48,8 +49,7 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
         for every group.
     """
     metric = groups[0].metric
-    words = FIELDS[field].replace("accuracy", metric.words)
-    field = field.replace("accuracy", metric.name)
+    field, words = measured_as(field, metric)
     figure, axes = panels(1, 1, 6.2, 3.2 + _legend_height(len(groups)))
     panel = axes[0, 0]
     data: dict[str, Array] = {}
@@ -65,6 +65,11 @@ def accuracy_curves(groups: Sequence[Group], field: str = "test_accuracy") -> Dr
     figure.legend(loc=BELOW, ncols=2)
     band = "; bands are one standard deviation over seeds" if any(len(group.runs) > 1 for group in groups) else ""
     return Drawing(figure, data, f"{capital(words)} over rounds{band}.")
+
+
+def measured_as(field: str, metric: Metric) -> tuple[str, str]:
+    """A field of FIELDS, and its words, for runs of a task with this metric."""
+    return field.replace("accuracy", metric.name), FIELDS[field].replace("accuracy", metric.words)
 
 
 def _legend_height(entries: int) -> float:

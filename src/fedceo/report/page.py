@@ -29,6 +29,7 @@ from fedceo.simulation.clock import PARTS
 from fedceo.simulation.durable import write_whole
 from fedceo.simulation.folder import RunFolder, read_recording
 from fedceo.simulation.summary import global_model_caveat
+from fedceo.tasks import Metric
 
 OBSERVERS = {
     "outsider": "anyone who sees the models that are published, but not who took part in which round",
@@ -63,11 +64,6 @@ def write_report(
     if out.is_dir():
         raise UsageError(f"{out}: is a folder, expected a name for the page, such as report.html")
     runs = load_runs(paths)
-    if not runs[0].experiment.task.measures_classes:
-        raise UsageError(
-            f"{runs[0].path}: the page shows accuracies, and its [task] is measured otherwise; fedceo table and fedceo "
-            "figure show it"
-        )
     if public:
         kept, left_out = public_runs(runs)
         text = render(kept, observer, (PUBLIC, *left_out))
@@ -95,6 +91,8 @@ def render(runs: Sequence[LoadedRun], observer: str = "outsider", left_out: Sequ
     drawn.append(charts.trade_off_chart(groups, observer))
     return template.render(
         title=_title(groups),
+        metric=groups[0].metric,
+        personal=_of_clients(groups[0].metric),
         left_out=left_out,
         before_noise=BEFORE_NOISE,
         groups=groups,
@@ -163,18 +161,22 @@ def _experiments(groups: Sequence[Group], folders: Sequence[str], public: bool) 
     return columns | {"seeds": seeds, "folder": list(folders)}
 
 
-def _accuracy_row(group: Group) -> dict[str, Any]:
-    keys = {
-        "last": "last",
-        "average": "average",
-        "best": "best",
-        "validated": "at_best_validation",
-        "local": "local_accuracy_last",
-        "everywhere": "personal_accuracy_last",
-        "distribution": "distribution_accuracy_last",
-        "worst": "distribution_accuracy_worst_last",
+def _of_clients(metric: Metric) -> dict[str, str]:
+    """Columns of what private records say, or models that never leave a client: key of the summary -> heading."""
+    weighted = {
+        "distribution_accuracy_last": "P-dist, last round",
+        "distribution_accuracy_worst_last": "P-dist, worst tenth",
     }
-    return {"group": group, "unsmoothed": _unsmoothed(group)} | {name: _mean(group, key) for name, key in keys.items()}
+    return {
+        "at_best_validation": "G, at best validation",
+        f"local_{metric.name}_last": "P-loc, last round",
+        f"personal_{metric.name}_last": "P-glob, last round",
+    } | (weighted if metric.name == "accuracy" else {f"local_{metric.name}_worst_last": "P-loc, worst tenth"})
+
+
+def _accuracy_row(group: Group) -> dict[str, Any]:
+    keys = ("last", "average", "best", *_of_clients(group.metric))
+    return {"group": group, "unsmoothed": _unsmoothed(group)} | {key: _mean(group, key) for key in keys}
 
 
 def _unsmoothed(group: Group) -> str:
@@ -191,8 +193,9 @@ def _mean(group: Group, key: str) -> str:
     values = group.accuracies(key)
     if not len(values):
         return "-"
-    spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{values.std(ddof=1):.2f}" if len(values) > 1 else ""
-    return f"{values.mean():.2f}{spread}"
+    text = group.metric.text
+    spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{text(values.std(ddof=1))}" if len(values) > 1 else ""
+    return f"{text(values.mean())}{spread}"
 
 
 def _privacy(groups: Sequence[Group]) -> list[tuple[list[str], list[dict[str, Any]], list[str]]]:

@@ -7,8 +7,9 @@ from typing import Any
 from fedceo.errors import UsageError
 from fedceo.report.loading import LoadedRun
 from fedceo.simulation.folder import RunFolder
-from fedceo.simulation.release import is_covered, public_accuracy, public_rows
+from fedceo.simulation.release import is_covered, is_measured_in_public, public_rows
 from fedceo.simulation.summary import summarise
+from fedceo.tasks import is_measured
 
 KEPT = (
     "method", "data", "model", "own_model", "own_method", "test_digest", "regime", "noise_multiplier", "rounds",
@@ -38,24 +39,25 @@ def public_runs(runs: Sequence[LoadedRun]) -> tuple[list[LoadedRun], list[str]]:
 
 
 def _public_part(run: LoadedRun, rows: list[dict[str, Any]]) -> LoadedRun:
-    """A run without figures from before the noise; accuracies stay where the test records are public beyond doubt."""
+    """A run without figures from before the noise; what the test records say stays where these are public."""
     assert run.result is not None
-    is_public = public_accuracy(run.experiment, run.result) is not None
+    metric, name = run.metric, run.metric.name
+    shown = ("round", f"test_{name}", f"average_test_{name}", *metric.about)
     history = [
-        {name: record[name] for name in ("round", "test_accuracy", "average_test_accuracy") if name in record}
+        {field: record[field] for field in shown if field in record}
         | ({"smoothed": True} if record.get("smoothed") else {})
         for record in run.history
-        if is_public and "test_accuracy" in record
+        if is_measured_in_public(run.experiment, run.result) and is_measured(record)
     ]
-    accuracy = summarise([record | {"validation_accuracy": None} for record in history])
-    result = {name: run.result[name] for name in KEPT if name in run.result}
+    measured = summarise([record | {f"validation_{name}": None} for record in history])
+    result = {field: run.result[field] for field in KEPT if field in run.result}
     experiment = run.experiment.model_copy(update={"note": None})
     return replace(
         run,
         name=_public_name(run.name),
         experiment=experiment,
         history=history,
-        result=result | {"privacy": rows, "accuracy": accuracy},
+        result=result | {"privacy": rows, name: measured} | metric.about,
         recordings=[],
     )
 

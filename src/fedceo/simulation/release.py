@@ -130,16 +130,19 @@ def public_settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def public_accuracy(experiment: Experiment, result: Mapping[str, Any], of: str = "last") -> float | None:
-    """The accuracy of the last model, or of the average, where it was measured on records public beyond doubt.
+    """The accuracy of the last model, or of the average, where whoever has the model could measure it."""
+    found: float | None = result.get("accuracy", {}).get(of) if is_measured_in_public(experiment, result) else None
+    return found
+
+
+def is_measured_in_public(experiment: Experiment, result: Mapping[str, Any]) -> bool:
+    """Whether the global model is released and was measured on records that are public beyond doubt.
 
     Test records of the user's own may be a part of the private ones, and where clients keep their last layers the
     accuracy is that of a model that nobody has.
     """
     data = experiment.data.name
-    if data not in DATASETS or result["data"] != data or experiment.method.keeps_heads:
-        return None
-    found: float | None = result.get("accuracy", {}).get(of)
-    return found
+    return data in DATASETS and result["data"] == data and not experiment.method.keeps_heads
 
 
 def public_rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any]) -> list[dict[str, Any]]:

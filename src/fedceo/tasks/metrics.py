@@ -61,9 +61,19 @@ class Metric:
 
     def number(self, value: float | None) -> str:
         """The value as a table shows it, without the unit."""
-        if value is None:
-            return "-"
-        return f"{self.scaled(value):.2f}" if self.is_share else f"{value:.4g}"
+        return "-" if value is None else self.text(self.scaled(value))
+
+    def text(self, scaled: float) -> str:
+        """A value, or a spread of values, that is in the unit that tables show."""
+        return f"{scaled:.2f}" if self.is_share else f"{scaled:.4g}"
+
+    def signed(self, scaled: float) -> str:
+        """A difference of such values."""
+        return f"{scaled:+.2f}" if self.is_share else f"{scaled:+.3g}"
+
+    def apart(self, scaled: float) -> str:
+        """How far two such values are apart, without a sign, in words: "0.52 points", or "0.031 in RMSE"."""
+        return f"{abs(scaled):.2f} points" if self.is_share else f"{abs(scaled):.3g} in {self.words}"
 
     def show(self, value: float | None) -> str:
         """The value with its unit."""
