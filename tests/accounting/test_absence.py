@@ -97,6 +97,7 @@ def test_who_is_absent_is_a_secret() -> None:
         "absence",
         "count noise",
         "label noise",
+        "turned noise",
     }
     one, other = Schedule(7, "system"), Schedule(7, "system")
     drawn = list(range(100))

@@ -12,6 +12,8 @@ from fedceo.audit.report import audit
 from fedceo.simulation.rounds import Simulation
 from fedceo.training.batched import rotation
 from fedceo.training.batched.rotation import Rotation
+from fedceo.training.batched.trainer import BatchedTrainer
+from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise, left_of_noise
 from tests.support.audited_runs import simulation
 from tests.support.linear_models import watched
@@ -19,10 +21,10 @@ from tests.support.linear_models import watched
 RIGHT = RecordNoise.draw
 
 
-def linear() -> Simulation:
+def linear(epochs: int = 2) -> Simulation:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    return simulation("record", sigma=0.8, model=model, train={"local_epochs": 2})
+    return simulation("record", sigma=0.8, model=model, train={"local_epochs": epochs})
 
 
 @pytest.fixture
@@ -34,6 +36,21 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_right_steps_pass(turned: list[int]) -> None:
     report = audit(linear(), rounds=40, seed=1)
     assert turned and not report.refuted, report
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_small_clients_go_the_way_that_the_run_s_go(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of one epoch are taken on whole weights here, whatever would be quicker for clients of three records."""
+    plays: list[bool] = []
+    really = BatchedTrainer._steps
+
+    def steps(self: BatchedTrainer, program: Any, read: TrainingContext, *rest: Any) -> Any:
+        plays.append(read.federation.x.ndim == 2)  # in coordinates
+        return really(self, program, read, *rest)
+
+    monkeypatch.setattr(BatchedTrainer, "_steps", steps)
+    audit(linear(epochs), rounds=4, seed=1)
+    assert plays and set(plays) == {epochs > 1}
 
 
 def weaker_across(*of_the_steps: Any) -> float:

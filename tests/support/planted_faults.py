@@ -17,7 +17,7 @@ from fedceo.methods.fedceo import FedCEO
 from fedceo.tensors.weights import Weights
 from fedceo.training.schedule import Schedule
 
-NOISES = ("record noise", "upload noise", "central noise")
+NOISES = ("record noise", "upload noise", "central noise", "turned noise")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedceo.training.batched import rotation
-from fedceo.training.batched.rotation import Kept, Rotation
+from fedceo.training.batched.rotation import Basis, Kept, Rotation
 from fedceo.training.batched.tracing import read_chain
 from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
@@ -83,6 +83,57 @@ def test_layers_that_stay_are_not_moved(layers: tuple[str, ...], seen: list[int]
     assert all(torch.equal(w, begin[name]) for name, w in found.weights.items() if name not in names)
 
 
+@pytest.mark.parametrize("kind", [QUIET, None])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "names", [{"first.weight"}, {"first.bias"}, {"first.bias", "last.weight", "last.bias"}, {"second.weight"}]
+)
+def test_parts_of_layers_that_stay_are_not_moved(names: set[str], momentum: float, kind: RecordPrivacy | None) -> None:
+    """Steps in coordinates of records, on the way back and in the span know whole layers alone."""
+    here, begin = context(Deep(), data(SIZES)), starts(Deep(), 4)
+    work = Work(3, 4, 0.3, momentum=momentum, record=kind, only=frozenset(names))
+    found, wanted = (trainer(here).train(begin, range(4), 1, work) for trainer in (BatchedTrainer, LoopTrainer))
+    assert difference(found.weights, wanted.weights) <= 1e-10
+    assert all(torch.equal(w, begin[name]) for name, w in found.weights.items() if name not in names)
+
+
+def test_noise_leaves_parts_of_layers_that_stay_where_they_were() -> None:
+    """Noise across the records alone would show who has them."""
+    here, begin = context(Deep(), data(SIZES)), starts(Deep(), 4)
+    work = Work(3, 4, 0.3, record=LOUD, only=frozenset({"first.bias", "last.weight", "last.bias"}))
+    found = BatchedTrainer(here).train(begin, range(4), 1, work).weights
+    assert torch.equal(found["first.weight"], begin["first.weight"])
+    assert not torch.equal(found["first.bias"], begin["first.bias"])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38, 1e30])
+def test_a_record_without_a_length_counts_for_nothing(value: float, seen: list[int]) -> None:
+    """As on whole weights: its gradient is no number, or far beyond the clip, and the others' are taken as ever."""
+    some = data(SIZES)
+    some = replace(some, x=some.x.clone())
+    some.x[some.train[2][1]] = value
+    here = context(Deep().float(), some, torch.float32)
+    begin, work = starts(here.model, 4), Work(3, 4, 0.3, record=QUIET)
+    trainer = BatchedTrainer(here)
+    found = trainer.train(begin, range(4), 1, work)
+    trainer.turned = False
+    wanted = trainer.train(begin, range(4), 1, work)
+    assert len(seen) == 1 and all(bool(w.isfinite().all()) for w in found.weights.values())
+    assert difference(found.weights, wanted.weights) <= 1e-5
+
+
+def test_its_noise_is_no_engine_s_noise_in_other_coordinates() -> None:
+    """The sum of what two models moved would otherwise lie where the records do."""
+    here, work = context(linear(bias=False), data((4,))), Work(2, 4, 0.3, record=LOUD)
+    begin = starts(here.model, 1)
+    trainers = (BatchedTrainer(here), LoopTrainer(here))
+    moves = [(each.train(begin, [0], 1, work).weights["1.weight"] - begin["1.weight"])[0] for each in trainers]
+    x = torch.linalg.qr(here.inputs_of(here.federation.train[0]).flatten(1).T)[0]
+    across = [move - move @ x @ x.T for move in moves]
+    both = torch.stack([move.flatten() for move in across])
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.5, "60 numbers: 4 standard deviations"
+
+
 def test_a_client_that_holds_a_record_twice_trains_on_both(seen: list[int]) -> None:
     """Its records span fewer directions than they are many."""
     some = data((6, 9))
@@ -127,7 +178,8 @@ class NaiveSteps:
         self.x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1) if self.has_bias else x
 
     def trained(self, start: dict[str, Tensor]) -> dict[str, Tensor]:
-        work, model, noise = self.work, self.here.model, RecordNoise([(self.here.schedule, 2, [self.client])], *CPU)
+        work, model = self.work, self.here.model
+        noise = RecordNoise([(self.here.schedule, 2, [self.client])], *CPU, "turned noise")
         assert work.record
         anchor = start if work.anchor is None else {name: w[0] for name, w in work.anchor.items()}
         outputs, features = start[self.first[0]].shape[0], self.x.shape[1]
@@ -272,7 +324,8 @@ def test_nobody_s_noise_depends_on_who_else_is_trained(seen: list[int]) -> None:
 
 def test_bases_are_kept_within_their_memory_and_no_longer_than_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "MOST_BASIS_BYTES", 2 * 8 * 3)
-    kept, bases = Kept(), [rotation.Basis(torch.ones(1, 2).double(), torch.ones(1, 1).double()) for _ in range(3)]
+    two, one, nothing = torch.ones(1, 2).double(), torch.ones(1, 1).double(), torch.ones(0)
+    kept, bases = Kept(), [Basis(two, one, nothing) for _ in range(3)]
     for k in (0, 1):
         kept.put(k, bases[k])
     assert kept.get(0) is bases[0]

@@ -135,3 +135,12 @@ def test_a_cohort_that_is_cut_gives_every_client_its_own_answer(monkeypatch: pyt
     cut = BatchedTrainer(here, most_bytes=1).train(begin, range(4), 1, work)
     assert seen == [1, 1, 1, 1]
     assert difference(whole.weights, cut.weights) <= 1e-12
+
+
+def test_records_that_were_written_to_have_another_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, work, seen = context(linear(), data()), Work(3, 4, 0.3), spans(monkeypatch)
+    begin, trainer = starts(here.model, 4), BatchedTrainer(here)
+    trainer.train(begin, range(4), 1, work)
+    here.federation.x.copy_(here.federation.x.flip(0))
+    found, wanted = trainer.train(begin, range(4), 1, work), LoopTrainer(here).train(begin, range(4), 1, work)
+    assert seen and difference(found.weights, wanted.weights) <= 1e-10

@@ -34,6 +34,7 @@ from fedceo.audit.survey import ROLL_CALL, ruler
 from fedceo.audit.uploads import Claim, Coins
 from fedceo.errors import UsageError
 from fedceo.tensors.weights import Weights
+from fedceo.training.batched.trainer import BatchedTrainer
 from fedceo.training.context import TrainingContext
 from fedceo.training.engine import make_trainer
 from fedceo.training.work import ALL_RECORDS, Trained, Trainer, Work
@@ -63,14 +64,22 @@ MOST_ENTRIES = 3e8
 
 
 class SlowTrainer:
-    """The run's trainer at a learning rate at which weights stay where they are, and without momentum or Adam."""
+    """The run's trainer at a learning rate at which weights stay where they are, and without momentum or Adam.
 
-    def __init__(self, trainer: Trainer, rate: float, batch_size: int, steps: int | None, epochs: int | None) -> None:
-        """batch_size, steps, epochs: instead of the run's; steps and epochs at most."""
+    Small clients go the way through the trainer that the run's clients go, in coordinates of their records or not.
+    """
+
+    def __init__(
+        self, trainer: Trainer, run: Trainer, rate: float, batch_size: int, steps: int | None, epochs: int | None
+    ) -> None:
+        """run: the run's own trainer; batch_size, steps, epochs: instead of the run's; steps and epochs at most."""
         self.trainer, self.rate, self.batch_size, self.steps, self.epochs = trainer, rate, batch_size, steps, epochs
+        self.run = run
         self.phases: list[Phase] = []
 
     def train(self, starts: Weights, clients: Sequence[int], round_: int, work: Work) -> Trained:
+        if isinstance(self.trainer, BatchedTrainer) and isinstance(self.run, BatchedTrainer):
+            self.trainer.turned = self.run.turns(work)
         size = work.batch_size if work.batch_size == ALL_RECORDS else self.batch_size
         epochs = work.epochs if self.epochs is None else min(work.epochs, self.epochs)
         steps = work.steps if self.steps is None else self.steps
@@ -248,9 +257,8 @@ class RecordAudit:
         context = rehearsal.simulation.context
         batch = HALF_IN if self._is_seeded and not with_canaries else RECORDS
         rate = STEP_LENGTH * RECORDS / self._std
-        trainer = SlowTrainer(
-            make_trainer(context, self._simulation.engine), rate, batch, 1 if with_canaries else None, self._epochs
-        )
+        played, steps = make_trainer(context, self._simulation.engine), 1 if with_canaries else None
+        trainer = SlowTrainer(played, self._simulation.trainer, rate, batch, steps, self._epochs)
         rehearsal.simulation.trainer = trainer
         return rehearsal, trainer
 

@@ -27,7 +27,13 @@ NOT_IN_NOISE: dict[str, Any] = {
     "privacy": {"noise_multiplier", "target_epsilon", "max_epsilon", "observer", "adjacency", "delta"},
 }
 """Fields that noise does not follow from: seed, data and noise multiplier have places of their own, and the others
-change nothing that is released but, for engine and device, its rounding, and for max_epsilon, its last round."""
+change nothing that is released but, for max_epsilon, its last round and, for engine and device, its rounding; steps in
+coordinates of records, which only one engine takes, have a stream of their own."""
+
+
+NORMALS = "normals by Box and Muller"
+"""How normal numbers of record-level noise are made of a stream's words: made otherwise of the same words, they would
+be another noise that is much like it."""
 
 
 def make_noise_key(
@@ -43,6 +49,7 @@ def make_noise_key(
     """
     told = experiment.model_dump_json(exclude=NOT_IN_NOISE | {"method": experiment.method.unused_later_fields()})
     told += "".join(make_task(experiment.task).identity().values())
+    told += NORMALS if experiment.mechanism.trains_privately else ""
     coefficients = noise_coefficients(experiment)
     if len(coefficients) > 1:  # the same draws under other coefficients would be noise that two models share
         told += repr(coefficients)

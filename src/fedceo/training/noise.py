@@ -39,19 +39,23 @@ class RecordNoise:
         keys: (K,) the clients' keys where noise is a function of them, else None.
     """
 
-    def __init__(self, runs: Sequence[Clients], device: torch.device, dtype: torch.dtype) -> None:
-        """runs: the clients of one or more runs, one after another."""
+    def __init__(
+        self, runs: Sequence[Clients], device: torch.device, dtype: torch.dtype, purpose: str = "record noise"
+    ) -> None:
+        """runs: the clients of one or more runs, one after another.
+
+        purpose: "turned noise" for steps in other coordinates, where the same numbers would be another noise: from two
+        models with both, much of it could be taken away.
+        """
         self.device, self.dtype = device, dtype
         self.keys: Tensor | None = None
         self.generators: list[np.random.Generator] = []
         if HAS_TRITON and device.type == "cuda":
-            keys = [schedule.keys("record noise", moment, clients) for schedule, moment, clients in runs]
+            keys = [schedule.keys(purpose, moment, clients) for schedule, moment, clients in runs]
             self.keys = torch.from_numpy(np.concatenate(keys)).to(device)
         else:
             self.generators = [
-                schedule.generator("record noise", moment, client)
-                for schedule, moment, clients in runs
-                for client in clients
+                schedule.generator(purpose, moment, client) for schedule, moment, clients in runs for client in clients
             ]
 
     @cached_property

@@ -36,8 +36,9 @@ PURPOSES = (
     "count noise",
     "groups",
     "label noise",
+    "turned noise",
 )
-NOISE = ("record noise", "upload noise", "central noise", "count noise", "label noise")
+NOISE = ("record noise", "upload noise", "central noise", "count noise", "label noise", "turned noise")
 SECRET = tuple(purpose for purpose in PURPOSES if purpose not in ("model", "dropout", "groups"))
 """The purposes whose draws nobody may know, for privacy rests on that; absences tell who takes part."""
 

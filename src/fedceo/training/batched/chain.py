@@ -52,6 +52,11 @@ class Chain:
         fused = blocks.fuse(self.blocks, self.shape)
         return Chain(fused, self.shape, self.entry, losses.cross_entropy, losses.clip_factors, Branch())
 
+    def takes_whole(self, only: frozenset[str] | None) -> bool:
+        """Whether every block trains with all of its parameters or with none; only: those that train, None for all."""
+        blocks = (frozenset(block.names) for block in self.blocks)
+        return only is None or all(names <= only or not names & only for names in blocks)
+
     def stored(self, inputs: Tensor) -> Tensor:
         """(n, *shape) records as the first block reads them fastest from memory."""
         first = self.blocks[0]

@@ -24,6 +24,7 @@ from fedceo.training.batched.chain import Chain, trains
 from fedceo.training.batched.cohort import Call, Share
 from fedceo.training.context import TrainingContext
 from fedceo.training.noise import RecordNoise, left_of_a_way, left_of_noise
+from fedceo.training.work import Work
 
 MOST_BASIS_BYTES = 2**30
 """Memory that the bases of all clients may take."""
@@ -31,6 +32,8 @@ LEAST_PASSES = 2
 """Passes over a client's records from which the ways into a basis and back are worth it."""
 WIDE = 32
 """Outputs of the first layer from which they are worth it for the noise of one pass alone."""
+ROOM = 1000
+"""How far the length of a record must be from the largest number, since a basis adds up some such lengths."""
 LEAST_NARROWING = 2
 """How many features there must be to each record of the client who has most."""
 
@@ -41,10 +44,13 @@ class Basis(NamedTuple):
     Attributes:
         rows: (n, D) orthonormal rows that span the records, D features and one for a bias.
         records: (n, n) the records in these directions.
+        sound: (n,) whether a record has a length that can be reckoned with; those without have no part in the basis,
+            which one of them would ruin for all.
     """
 
     rows: Tensor
     records: Tensor
+    sound: Tensor
 
 
 @dataclass
@@ -67,13 +73,14 @@ class Rotation:
         assert self.chain.first_linear
         return self.chain.first_linear
 
-    def suits(self, call: Call) -> bool:
-        """Whether the steps of a call are quicker here, and the same."""
-        work = call.work
-        if call.context.federation is not self.context.federation or not work.is_rotatable:
-            return False
+    def knows(self, work: Work) -> bool:
+        """Whether the steps of a work, which trains whole layers, are the same here."""
+        return work.is_rotatable and trains(self.linear, work.only)
+
+    def pays(self, work: Work) -> bool:
+        """Whether they are quicker here."""
         least = 1 if work.record and self._outputs >= WIDE else LEAST_PASSES
-        return trains(self.linear, work.only) and work.passes(self._most) >= least
+        return work.passes(self._most) >= least
 
     @property
     def bytes_of_a_client(self) -> int:
@@ -98,6 +105,7 @@ class Rotation:
             share: the clients with all that they train by, in coordinates of the data.
             noise: of which that along all directions is drawn first, and then that of every step.
         """
+        assert noise is None or noise.keys is None, "two draws of a first step would be one, if keys gave them"
         own, most = [self.context.federation.train[client] for client in call.clients], self._most
         bases = [self._basis(mine, read) for mine in own]
         records = torch.zeros(len(own) * most + 1, most, dtype=read.dtype)  # the last is the filling of batches
@@ -105,7 +113,9 @@ class Rotation:
         place = torch.full((read.blank + 1,), -1)  # an index of -1 leads to the last
         batches = []
         for k, (mine, basis, given) in enumerate(zip(own, bases, share.batches, strict=True)):
-            records[k * most : k * most + len(mine), : len(mine)] = basis.records
+            own_records = records[k * most : k * most + len(mine)]
+            own_records[:, : len(mine)] = basis.records
+            own_records[~basis.sound] = torch.nan  # so that no gradient comes of them that counts
             indices[k, : len(mine)] = mine
             place[mine] = k * most + torch.arange(len(mine))
             batches.append(place[given])
@@ -146,8 +156,10 @@ class Rotation:
         if found is None:
             x = read.inputs_of(mine).flatten(1)
             x = x if self.linear.bias is None else torch.cat([x, x.new_ones(len(x), 1)], 1)
+            sound = x.double().norm(dim=1) < torch.finfo(x.dtype).max / ROOM
+            x = torch.where(sound[:, None], x, 0.0)
             q, r = torch.linalg.qr(x.T)  # Householder's reflections: orthonormal for records that are alike, too
-            found = Basis(q.T.contiguous(), r.T.contiguous())
+            found = Basis(q.T.contiguous(), r.T.contiguous(), sound)
             kept.put(about, found)
         return found
 

@@ -9,10 +9,12 @@ fixed features costs about what one epoch costs, an MLP on pictures a sixth.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedceo.data.sharing import version_of
 from fedceo.tensors.weights import Weights
 from fedceo.training.batched.blocks import Linear, cut_off
 from fedceo.training.batched.chain import Chain, trains
@@ -32,12 +34,13 @@ class Span:
     Attributes:
         chain: the model.
         context: where clients and records are read from.
-        grams: client -> (n, n) inner products of its records, and 1 for a bias; made when it first trains.
+        grams: (client, version of the records) -> (n, n) inner products of its records, and 1 for a bias; made when
+            it first trains.
     """
 
     chain: Chain
     context: TrainingContext
-    grams: dict[int, Tensor] = field(default_factory=dict)
+    grams: dict[Any, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(chain: Chain, context: TrainingContext) -> "Span | None":
@@ -120,10 +123,11 @@ class Span:
         for place, (k, mine) in enumerate(zip(order, own, strict=True)):
             x = read.inputs_of(mine).flatten(1)
             begun[place, : len(mine)] = (starts[k].to(read.dtype) @ x.T).T  # a CPU multiplies by few columns slowly
-            if call.clients[k] not in self.grams:
+            about = call.clients[k], version_of(self.context.federation.x)  # somebody may have written to them
+            if about not in self.grams:
                 gram = x @ x.T
-                self.grams[call.clients[k]] = gram if self.linear.bias is None else gram.add_(1)
-            grams[place, : len(mine), : len(mine)] = self.grams[call.clients[k]]
+                self.grams[about] = gram if self.linear.bias is None else gram.add_(1)
+            grams[place, : len(mine), : len(mine)] = self.grams[about]
         if self.linear.bias is not None:
             begun += call.starts[self.linear.bias][list(order)].to(read.dtype)[:, None]
         return begun, grams

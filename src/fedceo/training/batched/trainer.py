@@ -58,6 +58,9 @@ class Program(Protocol):
 class BatchedTrainer:
     """SGD on K stacked models at once."""
 
+    turned: bool | None = None
+    """Whether steps are taken in coordinates of clients' records where they can be; None: where that is quicker."""
+
     def __init__(self, context: TrainingContext, most_bytes: int | None = None) -> None:
         """most_bytes: memory for the clients that train at a time, instead of CPU_BYTES or a quarter of the GPU's."""
         self.context, self.most_bytes = context, most_bytes
@@ -120,9 +123,10 @@ class BatchedTrainer:
             The number, or None where torch's own threads remain: on a GPU, where torch.func puts weights into the
             model, of which there is one, and for one client, where it has no convolution.
         """
-        if self.context.device.type != "cpu" or not isinstance(self.program, Chain):
+        program = self._program_for(work)
+        if self.context.device.type != "cpu" or not isinstance(program, Chain):
             return None
-        convolves = any(isinstance(block, Conv) for block in self.program.blocks)
+        convolves = any(isinstance(block, Conv) for block in program.blocks)
         if clients == 1 and not convolves:
             return None
         records = min(work.batch_size, int(self.context.federation.sizes.max()))
@@ -139,8 +143,20 @@ class BatchedTrainer:
                 raise NotAChainError("the gradient of its loss is not written out")
             chain = read_chain(model, self.context.federation.shape)
         except NotAChainError:
-            return Functional(model, task, self._budget // 8)
+            return self._functional
         return chain.fused() if self._has_kernels else replace(chain, loss=loss)
+
+    @cached_property
+    def _functional(self) -> Functional:
+        return Functional(self.context.model, self.context.task, self._budget // 8)
+
+    def _program_for(self, work: Work) -> Program:
+        """The program, but torch.func for a work that trains a part of a layer: a chain knows whole layers alone.
+
+        On a GPU the chain's step leaves the other part as it is, and the norm that is clipped is that of both.
+        """
+        is_partial = isinstance(self.program, Chain) and not self.program.takes_whole(work.only)
+        return self._functional if is_partial and not self._has_kernels else self.program
 
     @cached_property
     def _span(self) -> Span | None:
@@ -149,7 +165,8 @@ class BatchedTrainer:
         return Span.of(self.program, self.context)
 
     def _goes_by_span(self, call: Call) -> bool:
-        return self._span is not None and is_bare([call]) and self._span.suits(call)
+        fits = self._span is not None and self._span.suits(call)
+        return fits and is_bare([call]) and self._program_for(call.work) is self.program
 
     @cached_property
     def _rotation(self) -> Rotation | None:
@@ -157,31 +174,43 @@ class BatchedTrainer:
             return None
         return Rotation.of(self.program, self.context)
 
-    def _goes_turned(self, call: Call) -> bool:
-        return self._rotation is not None and not is_bare([call]) and self._rotation.suits(call)
+    def turns(self, work: Work) -> bool:
+        """Whether the steps of a work are taken in coordinates of clients' records (see rotation.py)."""
+        if self._rotation is None or work.is_bare or self._program_for(work) is not self.program:
+            return False
+        pays = self._rotation.pays(work) if self.turned is None else self.turned
+        return pays and self._rotation.knows(work)
 
-    def _read(self) -> TrainingContext:
+    def _goes_turned(self, call: Call) -> bool:
+        return call.context.federation is self.context.federation and self.turns(call.work)
+
+    def _read(self, program: Program) -> TrainingContext:
         """The context with records as the program reads them fastest, which depends on the precision in force."""
         precision, context = torch.get_float32_matmul_precision(), self.context
+        if not isinstance(program, Chain):
+            return context
         if precision not in self._reads:
             stored = context.inputs
-            if stored is not None and isinstance(self.program, Chain):
-                stored = self.program.stored(stored)
+            if stored is not None:
+                stored = program.stored(stored)
             self._reads[precision] = context if stored is context.inputs else replace(context, ready=stored)
         return self._reads[precision]
 
     def _train(self, calls: Sequence[Call], out: Weights) -> Tensor:
         """Train these clients and write their weights to `out`; returns their mean losses."""
-        program, read = self.program, self._read()
+        program = self._program_for(calls[0].work)
+        read = self._read(program)
         if isinstance(program, Chain) and not self._has_kernels and is_bare(calls):
             if len(calls) == 1 and self._goes_by_span(calls[0]):
                 assert self._span
                 return self._span.descend(calls[0], read, out)
             return descend(program, calls, read, out)
         runs = [(call.context.schedule, call.work.moment(call.round_), call.clients) for call in calls]
-        noise = RecordNoise(runs, self.context.device, self.context.dtype) if calls[0].work.record else None
+        is_turned = len(calls) == 1 and self._goes_turned(calls[0])
+        purpose = "turned noise" if is_turned else "record noise"
+        noise = RecordNoise(runs, self.context.device, self.context.dtype, purpose) if calls[0].work.record else None
         shares = [self._share(call) for call in calls]
-        if len(calls) == 1 and self._goes_turned(calls[0]):
+        if is_turned:
             assert self._rotation
             turned = self._rotation.turn(calls[0], shares[0], read, noise)
             cohort = self._steps(turned.chain, turned.context, [turned.share], noise)
