@@ -109,7 +109,7 @@ def test_a_target_that_the_counts_alone_exceed_is_refused() -> None:
         {"name": "label-prior", "label_noise": 0.5},
         privacy={"mechanism": "record", "noise_multiplier": None, "target_epsilon": 1.0},
     )
-    with pytest.raises(UsageError, match=r"^target_epsilon: 1 .* beside label counts with noise 0.5 reaches$"):
+    with pytest.raises(UsageError, match=r"^privacy.target_epsilon: 1 .* beside label counts with noise 0.5 reaches$"):
         prepare(parse_experiment(impossible), federation(), model())
 
 

@@ -89,7 +89,7 @@ def test_a_target_is_the_servers() -> None:
     target = {"noise_multiplier": None, "target_epsilon": 50.0}
     privacy = {name: value for name, value in (TABLE["privacy"] | target).items() if value is not None}
     wanted = TABLE | {"train": TABLE["train"] | {"aggregation": "median"}, "privacy": privacy}
-    with pytest.raises(UsageError, match="no noise multiplier gives the outsider an epsilon: single uploads"):
+    with pytest.raises(UsageError, match="no noise gives the outsider an epsilon: single uploads"):
         prepare(parse_experiment(wanted))
     assert prepare(parse_experiment(wanted | {"privacy": privacy | {"observer": "server"}})).noise_multiplier > 0
 

@@ -169,6 +169,10 @@ def test_a_nan_update_is_counted_and_never_poisons_the_model() -> None:
         ({"train": {"device": "tpu"}}, "train.device"),
         ({"method": {"layers": ["outputs"]}}, "method.layers"),
         ({"privacy": {"delta": 0.5}}, "delta"),
+        (
+            {"privacy": {"observer": "client"}, "method": {"restart": "mean"}},
+            '^privacy.observer: "client" needs personal',
+        ),
     ],
 )
 def test_refused_before_anything_is_written(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -176,6 +180,17 @@ def test_refused_before_anything_is_written(tmp_path: Path, change: dict[str, An
         fedceo.run(changed(**change), out=tmp_path / "run")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("told", [{"clients": 4}, {"name": "small", "clients": 4}])
+def test_data_of_ones_own_need_no_name(told: dict[str, Any]) -> None:
+    table = changed(cohort={"size": 2}, train={"rounds": 1}) | {"data": told}
+    assert fedceo.run(table, data=federation()).result["data"] == federation().name
+
+
+def test_a_path_that_is_none_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^path: int, expected a folder's path$"):
+        fedceo.load(3)  # type: ignore[arg-type]
 
 
 def test_your_own_model_is_left_alone() -> None:

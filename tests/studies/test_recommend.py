@@ -56,6 +56,24 @@ def test_rules(numbers: Any, mechanism: str, cohort: int, model: str, data: str)
     assert "paper" not in said, "which promises nothing"
 
 
+def test_noise_cancels_over_rounds_only_where_clients_take_turns() -> None:
+    """150 clients in cohorts of 100 are one group, in which nobody has a turn; 200 are two."""
+    for clients, noise in ((150, "gaussian"), (200, "banded")):
+        found = recommend(clients, 200, 8.0, (3, 32, 32))
+        assert parse_experiment(tomllib.loads(found.as_toml())).privacy.noise == noise
+
+
+def test_what_stands_in_has_the_shape_and_says_how_it_differs() -> None:
+    for clients, records, words in (
+        (100, 1_000_000, "45,000 records a client instead of 1,000,000"),
+        (20, 2500, "2,250"),
+    ):
+        found = recommend(clients, records, 8.0, (3, 32, 32))
+        assert found.table["data"]["name"] == "cifar10" and words in found.stand_in
+    assert "another shape than 7" in recommend(1000, 5, 8.0, (7,)).stand_in
+    assert ", with" not in recommend(1000, 45, 2.0, (3, 32, 32)).stand_in
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 100_000), st.integers(1, 2000), st.sampled_from([0.1, 1.0, 4.0]), st.sampled_from(SHAPES))
 def test_whatever_is_recommended_is_within_the_limit(clients: int, records: int, epsilon: float, shape: Any) -> None:

@@ -28,7 +28,7 @@ every global model.
 - **Regime.** User level: the update of a whole client is clipped and noised, so that one client's update could as well
   have been zero. *central*: a trusted server adds the noise, cohorts are Poisson; nothing protects a client from that
   server. *distributed*: each client adds its share, cohorts are of fixed size, and the last column is what the server
-  could learn. delta = 1e-5 (1e-6 for N = 10,000).
+  could learn. delta = 1e-5 (1e-6 for N = 10,000), zero-out: a client's contribution as it is, or zero.
 - **Methods.** *FedAvg* with noise is what others call DP-FedAvg (central) and UDP-FedAvg (distributed); *DP-FedAvg*
   also projects a client back into the clip after every local step, as in McMahan et al. *FedCEO, one model*: everybody
   restarts from the mean of the smoothed models. *Personalised restarts* release models that come from single uploads,

@@ -68,7 +68,8 @@ What someone with a thousand users may expect. The model is linear, on scatterin
 (`model.name = "scattering"`); the server steps with momentum 0.9 and a rate of 0.1; *last* is the last released model,
 *average* the mean of the last 25 of 100, a length that was fixed beforehand.
 
-- **Regime.** User level, noise sized for the epsilon of an outsider, who sees every global model; delta = 1e-5.
+- **Regime.** User level, noise sized for the epsilon of an outsider, who sees every global model; delta = 1e-5
+  (1e-6 for N = 10,000), zero-out: a client's contribution as it is, or zero.
   *central*: a trusted server adds the noise, Poisson cohorts; *banded* noise and its control have cyclic cohorts, which
   need no secret sampling. *distributed*: each client adds its share, cohorts are of fixed size.
 - **Tuning.** Every row began with the same 25 trials, five learning rates with five clips (nine with N = 10,000, three
@@ -82,6 +83,9 @@ What someone with a thousand users may expect. The model is linear, on scatterin
 - FedCEO has no momentum, since its thresholds are of means: compare it with FedAvg without momentum.
 """
 
+NOT_DEALT = """These clients each draw 45 of the same records anew, so that they are alike and have ten times the records in all: not
+to be compared with the 1,000, to whom the records are dealt.
+"""
 PUBLISHED_HEAD = """## Settings that others publish
 
 Each with the epsilon that is published for it beside the one that the accountant here gives the same noise, for an
@@ -107,6 +111,7 @@ def section(cells: Mapping[str, Found]) -> str:
                 f"the other {len(names) - len(done)} of the file's {len(names)} cells" if done else "any of its cells"
             )
             parts.append(f"Not run yet: {others}.\n")
+        parts += [NOT_DEALT] if folder.endswith("-10000") else []
     return "\n".join([*parts, published(cells)])
 
 

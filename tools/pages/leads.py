@@ -11,10 +11,14 @@ FedCEO (vartheta > 1) less UDP-FedAvg in points of last accuracy, mean and half 
 with the same seeds, cohorts and batches. The columns:
 
 - *paper*: the paper's lead.
-- *the paper's reading*: its rate 0.1 and its restart from stored models, record level, as in the authors' program; and
-  its algorithm to the letter, user level (`literal`). Nothing is tuned.
-- *tuned alike*: the rate alone, with as many trials for either (record level); the rate, lambda, vartheta, I and the
-  restart with as many whole runs as UDP-FedAvg's rate (record level); rate, server step and lambda at user level.
+- *its program, 0.1*: the paper's rate and the restart from stored models of the authors' program, record level. Nothing
+  is tuned.
+- *its letter*: the paper's algorithm as it is written, user level (`literal`). Nothing is tuned.
+- *rate tuned*: record level, the rate alone, with as many trials for either.
+- *all tuned*: record level; FedCEO's rate, lambda, vartheta, I and restart by as many whole runs as UDP-FedAvg's rate.
+- *user level, tuned*: rate, server step and lambda, with as many trials for either.
+
+A dash stands where no such experiment was planned, *not run* where it waits for its turn.
 
 """
 SETTINGS = {

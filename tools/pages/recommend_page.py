@@ -18,7 +18,8 @@ HEAD = """# What to run
 
 `fedceo recommend` takes what somebody knows of a federation and prints an experiment file: its choices with their
 reasons, the noise multiplier and the epsilon of every observer, as comments, and the settings, ready to run. Nothing is
-trained for it and no data are read: data of the same shape stand in until `[data]` names yours. Where no rule leaves a
+trained for it and no data are read: data of the same shape, or else of
+another, stand in until `[data]` names yours. Where no rule leaves a
 signal above the noise, the answer is one line that says how much noise it would take, and exit code 2.
 
 [Recipes](../experiments/README.md#recipes) are files of the same kind, by hand. What choosing among several of them
@@ -40,13 +41,16 @@ def page() -> str:
     lines += [
         "## Model, rate and clip",
         "",
-        "| records | clients from | epsilon up to | settings | rests on |",
-        "|---|---|---|---|---|",
+        "The first row that fits counts: its kind of records (images have 16x16 pixels or more), at least so many",
+        "clients, at least so many groups of a cohort's size among them, and at most such an epsilon.",
+        "",
+        "| records | clients from | groups from | epsilon up to | settings | rests on |",
+        "|---|---|---|---|---|---|",
     ]
     for row in known["settings"]:
         up_to = "any" if row["epsilon"] >= 1e9 else f"{row['epsilon']:g}"
         kind, least = "images" if row["image"] else "others", f"{row.get('clients', 2):,}"
-        lines.append(f"| {kind} | {least} | {up_to} | {_listed(row)} | {row['why']} |")
+        lines.append(f"| {kind} | {least} | {row.get('groups', 1)} | {up_to} | {_listed(row)} | {row['why']} |")
     return (
         "\n".join([*lines, "", "Where records are protected the model is that of the table, and no more of it."]) + "\n"
     )

@@ -50,7 +50,8 @@ CLIENTS = ROOT / "results" / "silos" / "cifar10-100.clients.json"
 Cells = Mapping[str, Found]
 _Factor = TypeVar("_Factor")
 
-INTRO = """Every method at the same epsilon of a record, against everybody; 30 rounds, everybody in each, E = 1, clip 1.
+INTRO = """Every method at the same epsilon of a record (zero-out, delta = min(1e-5, n^-1.1) for n records), against everybody, the
+server included; 30 rounds, everybody in each, E = 1, clip 1.
 Every method had 20 trials (its learning rate and its one setting, or 20 rates where it has none), and more while its
 best rate, or that of a part of its own, lay at an end of those tried; chosen by P-dist on validation records, which no
 epsilon here accounts for; then seeds 1, 2 and 3. P-dist in percent: the accuracy of silos' own models on the public
@@ -66,7 +67,7 @@ SUMMARY = """## Personal models across silos
 
 Where silos have personal models under record-level privacy, all methods tuned alike
 ([collaboration.md](collaboration.md#what-was-measured) has the tables): settings of epsilon, partition and model in
-which FedCEO with the damping filter is above, not told apart from or below a rival by P-dist, counted as before.
+which *FedCEO, damp, mean of rounds* is above, not told apart from or below another by P-dist, counted as before.
 
 """
 
@@ -84,7 +85,7 @@ def section(cells: Cells) -> str:
     """The measured part in Markdown."""
     parts = [INTRO]
     if any(name.startswith("silos/cifar10-100/") for name in cells):
-        parts.append("![The best method at every epsilon and heterogeneity](silos-winners.png)\n")
+        parts.append("![The best of the methods that were run, in every setting that was measured](silos-winners.png)\n")
     run = {table: any(name.startswith(f"{table}/") for name in cells) for table in (*TABLES, *ALPHAS)}
     for table, title in TABLES.items():
         if run[table]:
@@ -182,7 +183,8 @@ def _nearest(cells: Cells, table: str, epsilon: str, partitions: Sequence[str]) 
             best = max(rivals, key=rivals.__getitem__)
             lead = ours - rivals[best]
             words = f"{abs(lead):.1f} points {'behind' if lead >= 0 else 'ahead'}"
-            said.append(f"{NAMES[best]}, {words} ({partition or 'writers'})")
+            lacking = "" if means["label-prior"] is not None else f"; without {NAMES['label-prior']}, not run"
+            said.append(f"{NAMES[best]}, {words} ({partition or 'writers'}{lacking})")
     if said:
         yield f"The nearest rival: {'; '.join(said)}.\n"
 

@@ -27,7 +27,7 @@ def calibrate(target_epsilon: float, observer: str, plan: Plan, realised: Realis
     def epsilon(multiplier: float) -> float:
         found = answer(replace(plan, noise_multiplier=multiplier), observer, realised)
         if found.epsilon is None:
-            raise UsageError(f"no noise multiplier gives the {observer} an epsilon: {found.assumption}")
+            raise UsageError(f"target_epsilon: no noise gives the {observer} an epsilon: {found.assumption}")
         return found.epsilon
 
     def excess(log_multiplier: float) -> float:

@@ -83,6 +83,11 @@ def rounded_up(epsilon: float | None) -> float | None:
     return float(f"{math.ceil(epsilon / unit) * unit:.6g}")
 
 
+def check_observer(plan: Plan, observer: str) -> None:
+    """Refuse an observer who has no row for such a plan."""
+    _first_view(Question(plan), observer)
+
+
 def _first_view(question: Question, observer: str) -> View:
     views = [view for view, name in _views() if name == observer and view.position == 0]
     if not views:
@@ -92,7 +97,9 @@ def _first_view(question: Question, observer: str) -> View:
         if view.supports(question, observer):
             return view
     if observer == "client":
-        raise UsageError('observer: "client" needs personal models; with release "average" a client is a "participant"')
+        raise UsageError(
+            'observer: "client" needs personal models, and none are released; expected outsider, participant or server'
+        )
     raise UsageError(f'observer: "{observer}" has no row for such a run')
 
 

@@ -80,6 +80,7 @@ class Experiment(Section):
         self._check_task()
         self._check_aggregation()
         self._check_average()
+        self._check_rounds()
         self.mechanism.check(self)
         self.method.check(self)
         return self
@@ -120,6 +121,12 @@ class Experiment(Section):
             )
         if train.is_robust and train.weighting != "equal":
             raise ValueError(f'train.aggregation "{train.aggregation}" needs train.weighting "equal"')
+
+    def _check_rounds(self) -> None:
+        """Raises ValueError, in one line, where a round is asked for that there will not be."""
+        beyond = [each for each in self.evaluation.also_at or () if each > self.train.rounds]
+        if beyond:
+            raise ValueError(f"evaluation.also_at: {beyond[0]}, expected at most train.rounds, {self.train.rounds}")
 
     def _check_average(self) -> None:
         """Raises ValueError, in one line, where there is nothing of which to take an average."""
@@ -202,7 +209,7 @@ def _read(path: Path, within: tuple[Path, ...]) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such experiment file") from None
     except IsADirectoryError:
-        raise UsageError(f"{path}: a folder, expected an experiment file") from None
+        raise UsageError(f"{path}: a folder, expected an experiment file; go on with a run by --resume") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except NOT_TOML as error:

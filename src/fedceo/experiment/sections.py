@@ -77,7 +77,8 @@ class Data(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.name is None) == (self.path is None):
-            raise ValueError("exactly one of name and path is needed")
+            both = "" if self.name is None else f', got name "{self.name}" and path "{self.path}"'
+            raise ValueError(f"exactly one of name and path is needed{both}")
         of_tables = (self.client_column, self.feature_columns, self.target_columns, self.text_column, self.text_length)
         if self.path is None and any(of_tables):
             raise ValueError("client_column, feature_columns, target_columns and text_column are of a table at path")

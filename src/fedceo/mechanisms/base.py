@@ -132,7 +132,8 @@ class Mechanism(ABC):
             )
         if experiment.privacy.noise == "banded" and cls.noise_site is not NoiseSite.SUM:
             raise ValueError(
-                'privacy.noise "banded" belongs to mechanism "central", whose server adds noise to the sum'
+                'privacy.noise "banded" belongs to mechanism "central", whose server adds noise to the sum, '
+                f'got privacy.mechanism "{experiment.privacy.mechanism}"'
             )
         if experiment.cohort.sampling == "cyclic" and cls.noise_site in (NoiseSite.UPLOADS, NoiseSite.STEPS):
             raise ValueError('cohort.sampling "cyclic" is accounted for under mechanism "central" alone')

@@ -36,7 +36,9 @@ class Distributed(Mechanism):
                 "privacy.min_reports, for which shares are then sized"
             )
         if privacy.min_reports is not None and privacy.min_reports > experiment.cohort.size:
-            raise ValueError(f"privacy.min_reports is {privacy.min_reports}, more than cohort.size")
+            raise ValueError(
+                f"privacy.min_reports is {privacy.min_reports}, more than cohort.size, {experiment.cohort.size}"
+            )
 
     @property
     def noise(self) -> float:

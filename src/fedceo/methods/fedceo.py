@@ -68,7 +68,7 @@ class FedCEOSettings(MethodSettings):
     mean: for every client so far the mean of the round plus the mean of the client's deviations in all its rounds, in
     which noise averages out; with restart "mean", so that a deviation is of one round of training."""
     interval: Count = 10
-    """I, rounds between smoothings."""
+    """I, rounds between smoothings; above train.rounds there is none."""
     restart: Literal["own", "interpolated", "mean", "slot", "stored"] = "own"
     """The model that a client starts from after a smoothing. own: its smoothed model if it was in that cohort, else the
     mean. interpolated: the mean plus alpha times the way to its smoothed model. mean: the mean of the smoothed models,
@@ -145,7 +145,9 @@ class FedCEOSettings(MethodSettings):
         if experiment.train.weighting != "equal":
             raise ValueError('method "fedceo" needs train.weighting "equal"')
         if experiment.train.server_optimizer != "sgd":
-            raise ValueError('method "fedceo" needs train.server_optimizer "sgd"')
+            raise ValueError(
+                f'method "fedceo" needs train.server_optimizer "sgd", got "{experiment.train.server_optimizer}"'
+            )
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
         """The paper's grids; intervals after which there is no smoothing at all are left out."""

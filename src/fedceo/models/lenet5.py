@@ -20,7 +20,9 @@ class LeNet5(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         if len(shape) != 3 or min(shape[1:]) < 16:
-            raise UsageError(f"model.name: lenet5 takes images of at least 16x16, got records of shape {shape}")
+            raise UsageError(
+                f"model.name: lenet5 takes images of at least 16x16, channels first, got records of shape {shape}"
+            )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 32, kernel_size=5)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=5)

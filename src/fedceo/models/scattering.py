@@ -47,7 +47,8 @@ class Scattering(OnFeatures):
         if len(shape) != 3 or min(shape[1:]) < 2 * STRIDE:
             least = 2 * STRIDE
             raise UsageError(
-                f"model.name: scattering takes images of at least {least}x{least}, got records of shape {shape}"
+                f"model.name: scattering takes images of at least {least}x{least}, channels first, got records of "
+                f"shape {shape}"
             )
         transform = StandardisedTransform(shape) if standardised else ScatteringTransform(shape)
         head = nn.Linear(transform.features, hidden or classes)

@@ -30,7 +30,9 @@ class SmallCNN(nn.Module):
     ) -> None:
         super().__init__()
         if len(shape) != 3 or min(shape[1:]) < 4:
-            raise UsageError(f"model.name: small-cnn takes images of at least 4x4, got records of shape {shape}")
+            raise UsageError(
+                f"model.name: small-cnn takes images of at least 4x4, channels first, got records of shape {shape}"
+            )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)

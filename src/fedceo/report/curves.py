@@ -140,7 +140,16 @@ def trade_off(
     figure.legend(loc=BELOW, ncols=2)
     arrow = "less is more private" if against == "epsilon" else "more is more private"
     band = "; bands and bars are one standard deviation over seeds" if any(len(g.runs) > 1 for g in groups) else ""
-    return Drawing(figure, data, f"Test {groups[0].metric.words} after the last round against {label} ({arrow}){band}.")
+    of = f" {_promise(groups)}" if against == "epsilon" else ""
+    caption = f"Test {groups[0].metric.words} after the last round against {label}{of} ({arrow}){band}."
+    return Drawing(figure, data, caption)
+
+
+def _promise(groups: Sequence[Group]) -> str:
+    """What the epsilons are of, in words."""
+    rows = [row for group in groups for run in group.runs for row in (run.result or {}).get("privacy", [])]
+    kinds = (f"of one {row['unit']}, delta {row['delta']:.2g}, {row['adjacency']}" for row in rows if row["epsilon"])
+    return " or ".join(dict.fromkeys(kinds))
 
 
 def _within_a_decade(points: Mapping[str, tuple[Array, Array, Array]]) -> bool:

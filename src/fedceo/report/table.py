@@ -20,14 +20,16 @@ ACCURACIES = {
     "best": ("best", "test {} in the best round, which is chosen on the test set and so optimistic"),
     "unsmoothed": ("last_unsmoothed", "test {} in the last round measured without a smoothing"),
     "validated": ("at_best_validation", "test {} in the round of the best validation {}"),
-    "P-loc": ("local_{}_last", "{} of clients' own models on their own test records"),
-    "P-glob": ("personal_{}_last", "{} of clients' own models on the public test set"),
-    "P-dist": ("distribution_{}_last", "{} of clients' own models on test records like their own"),
+    "P-loc": ("local_{}_last", "{} of clients' models on their own test records"),
+    "P-glob": ("personal_{}_last", "{} of clients' models on the public test set"),
+    "P-dist": ("distribution_{}_last", "{} of clients' models on test records like their own"),
     "worst": ("distribution_{}_worst_last", "P-dist in the worst tenth of the clients"),
 }
 """Accuracies, or another metric of the task, by the name of their column: the key in the summary, and the meaning."""
 OF_OTHER_TASKS = {"worst": ("local_{}_worst_last", "P-loc in the worst tenth of the clients")}
 """What a column is in tasks without P-dist, which weights classes."""
+OF_CLIENTS = ("P-loc", "P-glob", "P-dist", "worst")
+"""Columns of single clients' models."""
 USUAL = ("last", "average", "P-dist", "difference", "outsider", "server")
 """The columns where none are asked for; those without a value, or with one value for all, are left out."""
 OTHERS = ("difference", "sigma", "seeds", "seconds", *OBSERVERS)
@@ -197,6 +199,11 @@ def _caption(groups: Sequence[Group], shown: Sequence[str], measure: str, agains
     measured = [name for name in shown if name in ACCURACIES]
     meanings = [f"{name}: {_measure(name, metric)[1].replace('{}', metric.words)}" for name in measured]
     sentences = [f"{'; '.join(meanings)}{spread}." if meanings else ""]
+    if any(name in OF_CLIENTS for name in measured):
+        sentences.append(
+            f"{', '.join(name for name in measured if name in OF_CLIENTS)}: each client's own model, or the global one "
+            "where it has none; measured by private records or labels, which no ε covers."
+        )
     shared = shared_settings(groups)
     own = {group.runs[0].data for group in groups if group.experiment.data.name is None}
     said = [f"data {name}" for name in own if len(own) == 1]

@@ -34,6 +34,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is either there with all its content, on the disk, or as it was before."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path}: a device or a pipe, expected a name for a file")  # which would be put in its place
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent}: no such folder to save {path.name} in")
     beside = path.with_name(path.name + ".part")
     try:
         _write(beside, content, os.O_CREAT | os.O_TRUNC)

@@ -18,7 +18,7 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.models import can_be_built
 from fedceo.simulation.callbacks import Callback, Callbacks
-from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.folder import RunFolder, as_path
 from fedceo.simulation.identity import continued_key
 from fedceo.simulation.preparing import MADE_IN_PYTHON, budget_of, next_round, prepare
 from fedceo.simulation.runs import OnRound, Run, ShouldStop, about_run, carry_on, check_same, never, on
@@ -48,7 +48,7 @@ def extend(
         more: further rounds.
         out: a new or empty folder for the longer run, which has all rounds of both.
     """
-    watchers, source, folder = Callbacks(callbacks), RunFolder(Path(path)), RunFolder(Path(out))
+    watchers, source, folder = Callbacks(callbacks), RunFolder(as_path(path)), RunFolder(as_path(out, "out"))
     before = source.experiment()
     if not source.finished:
         raise UsageError(f"{path}: the run is unfinished; first end it with: fedceo run --resume {path}")
@@ -85,8 +85,8 @@ def extend(
 def _check(folder: RunFolder, experiment: Experiment, more: int) -> None:
     """Refuse what was made for the number of rounds that the run had."""
     privacy, train, release = experiment.privacy, experiment.train, experiment.release
-    if more < 1:
-        raise UsageError(f"--more: {more}, expected at least 1 round")
+    if not isinstance(more, int) or more < 1:
+        raise UsageError(f"--more: {more!r}, expected at least 1 round")
     if folder.is_federation:
         raise UsageError(f"{folder.path}: is the run of a federation, whose server alone can go on with it")
     if (folder.path / "study.json").exists():

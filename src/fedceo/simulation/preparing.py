@@ -19,7 +19,7 @@ from fedceo.models import build_model, can_be_built, check_trainable
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.rounds import Simulation
-from fedceo.simulation.spending import privacy_plan, settled, solve_noise
+from fedceo.simulation.spending import check_observer_of, privacy_plan, settled, solve_noise
 from fedceo.tasks import make_task
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import local_work
@@ -33,15 +33,29 @@ MADE_IN_PYTHON = (
 )
 
 
-def as_experiment(given: Experiment | str | Path | Mapping[str, Any]) -> Experiment:
-    """The experiment that `fedceo.run` was given in any of its forms, read and checked."""
+def as_experiment(
+    given: Experiment | str | Path | Mapping[str, Any], data: Federation | Source | None = None
+) -> Experiment:
+    """The experiment that `fedceo.run` was given in any of its forms, read and checked.
+
+    data: the user's own, whose name stands in for that of [data] where a mapping has none.
+    """
     if isinstance(given, Experiment):
         experiment = given
     elif not isinstance(given, str | Path | Mapping):
         raise UsageError(f"experiment: {type(given).__name__}, expected an experiment, a mapping or a file's path")
     else:
-        experiment = parse_experiment(given) if isinstance(given, Mapping) else load_experiment(given)
+        own = {} if data is None else {"name": getattr(data, "name", "own")}
+        named = _with_data(given, own) if isinstance(given, Mapping) else None
+        experiment = load_experiment(given) if named is None else parse_experiment(named)  # type: ignore[arg-type]
     return with_absolute_places(experiment)
+
+
+def _with_data(given: Mapping[str, Any], own: Mapping[str, str]) -> Mapping[str, Any]:
+    table = given.get("data", {})
+    if not own or not isinstance(table, Mapping) or table.keys() & {"name", "path"}:
+        return given
+    return {**given, "data": {**own, **table}}
 
 
 def with_absolute_places(experiment: Experiment) -> Experiment:
@@ -93,7 +107,8 @@ def prepare(
         model = copy.deepcopy(model)  # the caller's stays as it is
     experiment = settled(experiment, federation.clients)
     noise_multiplier = solve_noise(experiment, federation.sizes.tolist())
-    privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # what cannot be accounted for is refused
+    plan = privacy_plan(experiment, federation.sizes.tolist(), noise_multiplier)  # refuses what has no account
+    check_observer_of(experiment, plan)
     simulation = Simulation(experiment, federation, model, experiment.model.name, noise_multiplier, noise_key)
     if any(is_own(name) for name in experiment.task.metrics or []):
         simulation.evaluator.measure(simulation.state.weights)  # what a metric refuses should not wait for a round

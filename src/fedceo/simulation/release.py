@@ -231,7 +231,8 @@ def card_as_markdown(card: Mapping[str, Any]) -> str:
         "## Privacy",
         "",
         f"Regime: {card['regime']}, noise multiplier {card['noise_multiplier']:.4g}. Epsilon says how well each "
-        "observer could tell whether one client (or one record, where the unit says so) took part.",
+        "observer could tell what one client (or one record, where the unit says so) contributed from nothing "
+        "(zero-out), from anything else (replace-one), or whether it was there at all (add-remove).",
         "",
         "| observer | epsilon | delta | unit | adjacency | rests on |",
         "|---|---|---|---|---|---|",

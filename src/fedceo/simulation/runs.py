@@ -24,7 +24,7 @@ from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, can_be_built, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.callbacks import Callback, Callbacks
-from fedceo.simulation.folder import RunFolder
+from fedceo.simulation.folder import RunFolder, as_path
 from fedceo.simulation.identity import identity
 from fedceo.simulation.pace import logged
 from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of, next_round, prepare
@@ -109,7 +109,7 @@ def run(
             logging is configured; where it is not, terminals and notebooks show a bar, anything else the lines.
     """
     watchers = Callbacks(callbacks)
-    simulation = prepare(as_experiment(experiment), data, model)
+    simulation = prepare(as_experiment(experiment, data), data, model)
     folder = None if out is None else RunFolder(Path(out))
     with on(workers, simulation, folder), folder.held() if folder is not None else nullcontext():
         if folder is not None:
@@ -130,7 +130,7 @@ def resume(
     progress: bool = True,
 ) -> Run:
     """Go on with an unfinished run from its last checkpoint; the end is the same as without the interruption."""
-    watchers, folder = Callbacks(callbacks), RunFolder(Path(path))
+    watchers, folder = Callbacks(callbacks), RunFolder(as_path(path))
     experiment = folder.experiment()
     with folder.held():
         if folder.finished:
@@ -150,7 +150,7 @@ def resume(
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> Run:
     """A finished run from its folder; `model` is needed if it was one of your own."""
-    folder = RunFolder(Path(path))
+    folder = RunFolder(as_path(path))
     experiment = folder.experiment()
     if not folder.finished:
         raise UsageError(f"{path}: the run is unfinished; go on with: fedceo run --resume {path}")

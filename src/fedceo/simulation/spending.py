@@ -169,7 +169,10 @@ def solve_noise(experiment: Experiment, sizes: Sequence[int]) -> float:
 
     assert privacy.target_epsilon is not None
     asked = question_to_solve(experiment, sizes, privacy.observer)
-    return calibrate(privacy.target_epsilon, privacy.observer, asked.plan, asked.realised)
+    try:
+        return calibrate(privacy.target_epsilon, privacy.observer, asked.plan, asked.realised)
+    except UsageError as error:
+        raise UsageError(f"privacy.{error}") from None
 
 
 def question_to_solve(experiment: Experiment, sizes: Sequence[int], observer: str) -> Question:
@@ -209,11 +212,23 @@ def planned_rows(experiment: Experiment, sizes: Sequence[int]) -> list["Row"]:
 
     experiment = settled(experiment, len(sizes))
     plan = privacy_plan(experiment, sizes, solve_noise(experiment, sizes))
+    check_observer_of(experiment, plan)
     rows = _with_caveat(account(plan, foreseen(experiment, len(sizes))), experiment)
     if not experiment.may_lose_noise or experiment.cohort.sampling == "poisson":
         return rows  # a Poisson cohort that loses some is a smaller one, which the plan has
     missing = f"if nobody drops out, and cohort.dropout is {experiment.cohort.dropout:g}"
     return [replace(row, assumption=f"{row.assumption}; {missing}") for row in rows]
+
+
+def check_observer_of(experiment: Experiment, plan: Plan) -> None:
+    """Refuse privacy.observer where such a run has no epsilon for it."""
+    from fedceo.accounting.rows import check_observer
+
+    if experiment.mechanism.adds_noise:
+        try:
+            check_observer(plan, experiment.privacy.observer)
+        except UsageError as error:
+            raise UsageError(f"privacy.{error}") from None
 
 
 def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list["Row"]:

@@ -25,7 +25,6 @@ from fedceo.simulation.spending import planned_rows, privacy_plan, solve_noise
 
 SMALLEST_IMAGE = 16
 """Pixels on the shorter side from which on a record counts as an image."""
-STAND_IN = "[data] stands in for yours, with as many clients and records: put data.path or data.name in its place."
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Recommendation:
         noise_multiplier: sigma, as the accountant solves for it.
         noise: of a mean, in standard deviations over the clip.
         rows: one for each observer, of the run as planned.
+        stand_in: how the data of [data] are like the user's, and how they are not.
     """
 
     table: dict[str, Any]
@@ -45,13 +45,14 @@ class Recommendation:
     noise_multiplier: float
     noise: float
     rows: tuple[Row, ...]
+    stand_in: str
 
     def as_toml(self) -> str:
         """An experiment file, with reasons and costs as comments."""
         solved = f"Noise multiplier {self.noise_multiplier:.4g}: {self.noise:.2g} of the clip in a mean."
         costs = (
             f"- {row.observer}: epsilon {'none' if row.epsilon is None else f'{row.epsilon:.4g}'} at delta "
-            f"{row.delta:.1e}, {row.unit} level; {row.assumption}"
+            f"{row.delta:.1e}, {row.unit} level, {row.adjacency}; {row.assumption}"
             for row in self.rows
         )
         words = [
@@ -60,7 +61,7 @@ class Recommendation:
             solved,
             "What it will cost:",
             *costs,
-            STAND_IN,
+            self.stand_in,
         ]
         comments = "\n#\n".join(textwrap.fill(each, 118, initial_indent="# ", subsequent_indent="# ") for each in words)
         return f"{comments}\n\n{tomli_w.dumps(self.table)}"
@@ -86,9 +87,8 @@ def recommend(clients: int, records: int, epsilon: float, shape: tuple[int, ...]
         sigma, noise = _solved(experiment, clients, records)
         if noise <= limit:
             planned = planned_rows(experiment, [records] * clients)
-            return Recommendation(
-                table, reasons, sigma, noise, tuple(row for row in planned if row.observer in OBSERVERS)
-            )
+            rows = tuple(row for row in planned if row.observer in OBSERVERS)
+            return Recommendation(table, reasons, sigma, noise, rows, _stand_in(table["data"], records, shape))
         tried.append(noise)
     raise UsageError(
         f"--epsilon: {epsilon:g} for {clients} clients of {records} records would take noise of {tried[0]:.2g} of the "
@@ -112,11 +112,10 @@ def _for_users(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Whole clients are protected; each round has a part of them."""
     regime, cohort, settings = rules()["user"], rules()["cohort"], _settings(clients, epsilon, shape)
-    size = max(round(cohort["share"] * clients), cohort["least"])
     data = _data(records, shape)
     drawn = {"name": data["name"], "partition": "resampled", "clients": clients}
     table = _joined({"data": drawn | {"records": min(records, data["records"])}}, regime, settings)
-    table["cohort"]["size"] = min(size, cohort["most"], clients)
+    table["cohort"]["size"] = _cohort(clients)
     table["privacy"] |= {"target_epsilon": epsilon, "delta": default_delta(clients)}
     return table, (regime["why"], cohort["why"], settings["why"])
 
@@ -147,19 +146,38 @@ def _solved(experiment: Experiment, clients: int, records: int) -> tuple[float, 
     return sigma, sigma / batch
 
 
+def _cohort(clients: int) -> int:
+    """The clients of a round."""
+    rule = rules()["cohort"]
+    return int(min(max(round(rule["share"] * clients), rule["least"]), rule["most"], clients))
+
+
 def _settings(clients: int, epsilon: float, shape: tuple[int, ...] | None) -> dict[str, Any]:
     """The first row of settings that fits."""
     is_image = shape is not None and len(shape) == 3 and min(shape[1:]) >= SMALLEST_IMAGE
     rows: list[dict[str, Any]] = rules()["settings"]
+    groups = clients // _cohort(clients)
     fitting = (row for row in rows if epsilon <= row["epsilon"] and clients >= row.get("clients", 0))
-    return next(row for row in fitting if row["image"] == is_image)
+    return next(row for row in fitting if row["image"] == is_image and groups >= row.get("groups", 1))
 
 
 def _data(needed: int, shape: tuple[int, ...] | None) -> dict[str, Any]:
-    """The first data that have as many records of this shape, or else the largest."""
+    """Data of this shape, or else the first of any that have as many records, or else the largest."""
     known: list[dict[str, Any]] = rules()["stand_in"]
-    fitting = [each for each in known if tuple(each.get("shape", shape or ())) == (shape or ())]
+    alike = [each for each in known if shape and tuple(each.get("shape", ())) == shape]
+    fitting = alike or [each for each in known if "shape" not in each]
     return next((each for each in fitting if each["records"] >= needed), fitting[-1])
+
+
+def _stand_in(data: dict[str, Any], records: int, shape: tuple[int, ...] | None) -> str:
+    """How [data] is like the data that were told of, and how it is not."""
+    known = [each for each in rules()["stand_in"] if each["name"] == data["name"]]
+    held = data.get("records", max(each["records"] for each in known) // data["clients"])
+    differs = [] if held == records else [f"{held:,} records a client instead of {records:,}"]
+    if shape and not any(tuple(each.get("shape", ())) == shape for each in known):
+        differs.append(f"records of another shape than {'x'.join(map(str, shape))}")
+    told = f", with {' and '.join(differs)}" if differs else ""
+    return f"[data] stands in for yours{told}: put data.path or data.name in its place."
 
 
 def _joined(*parts: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from fedceo.tasks import metric_of, summary_of
 COLUMNS = (
     "experiment", "method", "data", "model", "regime", "sigma", "seeds", "last", "last sd", "average", "average sd",
     "best", "best sd", "unsmoothed", "at best validation", "P-loc", "P-loc, worst tenth", "P-glob", "P-dist",
-    "P-dist sd", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "tuned", "seconds", "metric",
+    "P-dist sd", "P-dist, worst tenth", "epsilon outsider", "epsilon server", "epsilon of", "tuned", "seconds",
+    "metric",
 )  # fmt: skip
 
 MARKDOWN = str.maketrans({"|": r"\|", "\n": " "})
@@ -26,9 +27,9 @@ def rows_of(cells: Sequence[Cell], results: Sequence[dict[str, Any] | None]) -> 
     `metric` is what stands in the place of the accuracy for other tasks, None for the accuracy.
     `average` is that of an average of models of several rounds, where [release] asks for one. `best` is chosen on the
     test set and so optimistic. `unsmoothed` is the accuracy in the last evaluated round without a smoothing, where the
-    last round has one. Epsilons are the largest over the seeds. `tuned` says how the settings were chosen, where a
-    tuning wrote them. `caveat`, which is for the screen and goes into no file, says which model was measured where no
-    participant holds that model.
+    last round has one. Epsilons are the largest over the seeds, and `epsilon of` says of what they are. `tuned` says
+    how the settings were chosen, where a tuning wrote them. `caveat`, which is for the screen and goes into no file,
+    says which model was measured where no participant holds that model.
     """
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
     for cell, result in zip(cells, results, strict=True):
@@ -71,6 +72,7 @@ def _row(name: str, found: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
                 row[f"{column} sd"] = statistics.stdev(values) if len(values) > 1 else None
     for observer in ("outsider", "server"):
         row[f"epsilon {observer}"] = _largest_epsilon([result["privacy"] for _, result in found], observer)
+    row["epsilon of"] = _promise([row for _, result in found for row in result["privacy"]])
     row["seconds"] = statistics.fmean(result["seconds"] for _, result in found)
     return row
 
@@ -80,6 +82,14 @@ def _largest_epsilon(all_rows: Sequence[Sequence[Mapping[str, Any]]], observer: 
     found = [next((row["epsilon"] for row in rows if row["observer"] == observer), None) for rows in all_rows]
     known = [epsilon for epsilon in found if epsilon is not None]
     return max(known) if len(known) == len(found) else None
+
+
+def _promise(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Unit, delta and adjacency of all epsilons; None where there is none."""
+    kinds = (
+        f"a {row['unit']}, delta {row['delta']:.2g}, {row['adjacency']}" for row in rows if row["epsilon"] is not None
+    )
+    return "; ".join(dict.fromkeys(kinds)) or None
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

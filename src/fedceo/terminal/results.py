@@ -24,13 +24,16 @@ NOT_FINITE = "the model is NaN or Inf: training has diverged, and its accuracies
 PERSONAL_NAMES = {
     "local_{}_last": "P-loc, on their own test records",
     "local_{}_worst_last": "P-loc of the worst tenth of clients",
-    "personal_{}_last": "P-glob, on the public test set",
+    "personal_{}_last": "P-glob, their models on the public test set",
     "distribution_{}_last": "P-dist, on the public test set weighted by their own labels",
     "distribution_{}_worst_last": "P-dist of the worst tenth of clients",
 }
 """Metrics of clients' own models in a summary, by the name of the task's metric."""
 
 
+OF_CLIENTS = (
+    "of each client's own model, or the global one where it has none; by its private records or labels: no epsilon"
+)
 AVERAGE = "average of the rounds' models"
 
 
@@ -117,8 +120,9 @@ def show_accuracy(summary: Mapping[str, Any], metric: Metric, out: Console) -> N
     found = [(name, summary.get(key.format(metric.name))) for key, name in PERSONAL_NAMES.items()]
     rows = [(name, metric.number(value)) for name, value in found if value is not None]
     if rows:
-        head = f"{metric.words} of clients' own models, last round"
+        head = f"{metric.words} for single clients, last round"
         show_table(out, [Column(head, "words"), Column(metric.unit)], rows)
+        out.print(OF_CLIENTS)
 
 
 def show_privacy(rows: list[dict[str, Any]], out: Console) -> None:

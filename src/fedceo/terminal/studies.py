@@ -17,9 +17,11 @@ def show_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
 
     names = ("regime", "sigma", "seeds", "last", "average", "best", "unsmoothed", "at best validation", "P-loc",
              "P-loc, worst tenth", "P-glob", "P-dist", "P-dist, worst tenth", "epsilon outsider", "epsilon server",
-             "tuned")  # fmt: skip
+             "epsilon of", "tuned")  # fmt: skip
     shown = [name for name in names if any(row[name] is not None for row in rows)]
-    same = [name for name in ("regime", "sigma", "seeds", "tuned") if len({row[name] for row in rows}) == 1]
+    same = [
+        name for name in ("regime", "sigma", "seeds", "epsilon of", "tuned") if len({row[name] for row in rows}) == 1
+    ]
     out = console()
     out.print("; ".join(f"{name}: {show(rows[0], name)}" for name in same if name in shown))
     left = [name for name in shown if name not in same]
