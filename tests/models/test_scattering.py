@@ -164,7 +164,9 @@ def test_a_blank_image_has_finite_features_and_slopes() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 7, 32), (3, 32, 4), (64,), (2, 3, 8, 8)])
 def test_images_that_are_too_small_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match=r"model.name: scattering takes images of at least 8x8, got records of shape"):
+    with pytest.raises(
+        UsageError, match=r"model.name: scattering takes images of at least 8x8, channels first, got records of"
+    ):
         build_model("scattering", shape, 10, 0)
 
 

@@ -75,7 +75,10 @@ def test_tables_give_intervals_differences_and_what_is_lacking(page: ModuleType)
     width = 4.3027 / math.sqrt(3)  # Student's t with two degrees of freedom, deviation 1 point
     assert f"| FedCEO, damp, mean of rounds | 58.0 ± {width:.1f} |" in text and "| alone | 48.0 ± 2.5 |" in text
     assert "| FedAvg, one model | 50.0 (one seed) |" in text and "| alone | +10.00 ± 0.00 |" in text
-    assert "The nearest rival: FedAvg, one model, 8.0 points behind (dirichlet-1)." in text
+    assert (
+        "The nearest rival: FedAvg, one model, 8.0 points behind (dirichlet-1; without FedAvg + label prior, not run)."
+        in text
+    )
     assert "Not run: 237 of 240 cells" in text and "epsilon-1/*/iid" in text
     assert "| alone | 1 | 0 | 0 |" in page.summary(cells)
 
