@@ -83,8 +83,8 @@ What someone with a thousand users may expect. The model is linear, on scatterin
 - FedCEO has no momentum, since its thresholds are of means: compare it with FedAvg without momentum.
 """
 
-NOT_DEALT = """These clients each draw 45 of the same records anew, so that they are alike and have ten times the records in all: not
-to be compared with the 1,000, to whom the records are dealt.
+NOT_DEALT = """These clients each draw 45 of the same records anew, so that they are alike and have ten times the
+records in all: not to be compared with the 1,000, to whom the records are dealt.
 """
 PUBLISHED_HEAD = """## Settings that others publish
 

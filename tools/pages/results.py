@@ -79,9 +79,10 @@ How to read them:
 - **Regime.** Where nothing else is said the paper's tables are in the regime of the authors' program: record-level
   DP-SGD inside clients. The paper's text is [user level](#user-level-the-papers-letter), which stands by itself, as do
   [many clients](#beyond-the-papers-setting). Record level protects one record, not a client, and sigma_g is its noise
-  multiplier. epsilon is per record, delta = 1e-5, zero-out (a record's contribution as it is, or zero), over the
-  rounds in which the most active client took part, against anyone, the server included; an epsilon above 20 means little. For a whole client there is no guarantee
-  in this regime. CENTAUR trains its heads apart, so at the same sigma_g its epsilon is larger.
+  multiplier. epsilon is per record, delta = 1e-5, zero-out (a record's contribution as it is, or zero), over the rounds
+  in which the most active client took part, against anyone, the server included; an epsilon above 20 means little. For
+  a whole client there is no guarantee in this regime. CENTAUR trains its heads apart, so at the same sigma_g its
+  epsilon is larger.
 - **Methods.** FedCEO is our reading of Algorithm 2 (`restart = "own"`): a client restarts from its smoothed model if it
   was in the round before, and from the mean otherwise, of which the algorithm says nothing and which with K/N = 0.1 is
   the case of nine clients in ten. The authors' program restarts otherwise, see

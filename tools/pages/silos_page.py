@@ -50,16 +50,16 @@ CLIENTS = ROOT / "results" / "silos" / "cifar10-100.clients.json"
 Cells = Mapping[str, Found]
 _Factor = TypeVar("_Factor")
 
-INTRO = """Every method at the same epsilon of a record (zero-out, delta = min(1e-5, n^-1.1) for n records), against everybody, the
-server included; 30 rounds, everybody in each, E = 1, clip 1.
-Every method had 20 trials (its learning rate and its one setting, or 20 rates where it has none), and more while its
-best rate, or that of a part of its own, lay at an end of those tried; chosen by P-dist on validation records, which no
-epsilon here accounts for; then seeds 1, 2 and 3. P-dist in percent: the accuracy of silos' own models on the public
-test set, each class weighted as in the silo; its mean over seeds and half of the 95 % interval of that mean (Student's
-t). The model of *FedAvg, one model* is everybody's. Ditto, PPSGD and CENTAUR train twice a round, which costs them
-noise. On the linear model CENTAUR has a hidden layer of 64 units, since it must share one. *FedAvg + label prior* is a
-control: one model for all, and for each silo its outputs shifted by the logarithms of the silo's label counts, released
-once with noise of 10 within the same epsilon.
+INTRO = """Every method at the same epsilon of a record (zero-out, delta = min(1e-5, n^-1.1) for n records), against
+everybody, the server included; 30 rounds, everybody in each, E = 1, clip 1. Every method had 20 trials (its learning
+rate and its one setting, or 20 rates where it has none), and more while its best rate, or that of a part of its own,
+lay at an end of those tried; chosen by P-dist on validation records, which no epsilon here accounts for; then seeds 1,
+2 and 3. P-dist in percent: the accuracy of silos' own models on the public test set, each class weighted as in the
+silo; its mean over seeds and half of the 95 % interval of that mean (Student's t). The model of *FedAvg, one model* is
+everybody's. Ditto, PPSGD and CENTAUR train twice a round, which costs them noise. On the linear model CENTAUR has a
+hidden layer of 64 units, since it must share one. *FedAvg + label prior* is a control: one model for all, and for each
+silo its outputs shifted by the logarithms of the silo's label counts, released once with noise of 10 within the same
+epsilon.
 """
 
 
@@ -85,7 +85,9 @@ def section(cells: Cells) -> str:
     """The measured part in Markdown."""
     parts = [INTRO]
     if any(name.startswith("silos/cifar10-100/") for name in cells):
-        parts.append("![The best of the methods that were run, in every setting that was measured](silos-winners.png)\n")
+        parts.append(
+            "![The best of the methods that were run, in every setting that was measured](silos-winners.png)\n"
+        )
     run = {table: any(name.startswith(f"{table}/") for name in cells) for table in (*TABLES, *ALPHAS)}
     for table, title in TABLES.items():
         if run[table]:

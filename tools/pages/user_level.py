@@ -21,9 +21,9 @@ share N(0, sigma^2 C^2 / K) of the noise; plain local SGD, 300 rounds, E = 30.
   tuned; lambda, vartheta and I are the paper's for LeNet-5.
 - *own-step*: the server has a step of its own. Every method has the same local rates and steps to try, and FedCEO its
   own settings beside them in as many trials (`tools/pages/paper_blocks.py`); chosen on validation records with seed 0.
-- *before smoothing*: in round 299; the last round smooths. Epsilon is that of a whole client, delta = 1e-5, zero-out, for an
-  *outsider* who sees every global model, for the *server*, which sees every upload, and for a *client* that is handed
-  models made from single uploads (FedCEO alone; outsiders then have the same row). Above 20 it means little.
+- *before smoothing*: in round 299; the last round smooths. Epsilon is that of a whole client, delta = 1e-5, zero-out,
+  for an *outsider* who sees every global model, for the *server*, which sees every upload, and for a *client* that is
+  handed models made from single uploads (FedCEO alone; outsiders then have the same row). Above 20 it means little.
 
 """
 HEADINGS = (

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedceo.accounting.ledger import Entry, Ledger
 from fedceo.accounting.plan import NoiseSite, Plan, Question, Realised
+from fedceo.accounting.printed import in_hundredths
 from fedceo.accounting.rows import answer
 from fedceo.errors import UsageError
 
@@ -48,7 +49,7 @@ class Budget:
         if epsilon > self.limit:
             return (
                 f"privacy.max_epsilon = {self.limit:g}: round {entry.round} would raise the {self.observer}'s epsilon "
-                f"to {epsilon:.4g}"
+                f"to {in_hundredths(epsilon)}"
             )
         self._safe = self._spending(self._furthest(realised))
         return None

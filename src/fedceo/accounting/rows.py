@@ -75,14 +75,6 @@ def divergence(plan: Plan, observer: str) -> Curve | None:
     return _first_view(question, observer).divergence(question, observer)
 
 
-def rounded_up(epsilon: float | None) -> float | None:
-    """Three significant digits, never less than the number itself."""
-    if epsilon is None or epsilon == 0:
-        return epsilon
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return float(f"{math.ceil(epsilon / unit) * unit:.6g}")
-
-
 def check_observer(plan: Plan, observer: str) -> None:
     """Refuse an observer who has no row for such a plan."""
     _first_view(Question(plan), observer)

@@ -25,6 +25,11 @@ class Evaluation(Section):
         later = {"also_at": None, "choose_by": "global"}
         return {name: value for name, value in written(self).items() if name not in later or value != later[name]}
 
+    def check(self, rounds: int) -> None:
+        """Raises ValueError, in one line, where a round is asked for that there will not be."""
+        if beyond := [each for each in self.also_at or () if each > rounds]:
+            raise ValueError(f"evaluation.also_at: {beyond[0]}, expected at most train.rounds, {rounds}")
+
     def asks_for(self, round_: int) -> bool:
         """Whether the round is evaluated even if it is not the last."""
         return round_ % self.every == 0 or round_ in (self.also_at or ())

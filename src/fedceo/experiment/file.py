@@ -80,7 +80,7 @@ class Experiment(Section):
         self._check_task()
         self._check_aggregation()
         self._check_average()
-        self._check_rounds()
+        self.evaluation.check(self.train.rounds)
         self.mechanism.check(self)
         self.method.check(self)
         return self
@@ -121,12 +121,6 @@ class Experiment(Section):
             )
         if train.is_robust and train.weighting != "equal":
             raise ValueError(f'train.aggregation "{train.aggregation}" needs train.weighting "equal"')
-
-    def _check_rounds(self) -> None:
-        """Raises ValueError, in one line, where a round is asked for that there will not be."""
-        beyond = [each for each in self.evaluation.also_at or () if each > self.train.rounds]
-        if beyond:
-            raise ValueError(f"evaluation.also_at: {beyond[0]}, expected at most train.rounds, {self.train.rounds}")
 
     def _check_average(self) -> None:
         """Raises ValueError, in one line, where there is nothing of which to take an average."""
@@ -311,22 +305,21 @@ def put(section: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _one_line(error: ValidationError) -> str:
-    first = first_mistake(error)
-    if first["type"] == METHOD_MISTAKE:
+    if (first := first_mistake(error))["type"] == METHOD_MISTAKE:
         return first["msg"]
     elsewhere = _sections_with(first["loc"][-1]) if first["type"] == "extra_forbidden" else []
     return one_line(first, _fields_beside) if not elsewhere else _misplaced(first["loc"], elsewhere)
 
 
 def _misplaced(location: Location, sections: list[str]) -> str:
-    place, field = ".".join(map(str, location)), location[-1]
-    return f"{place}: unknown field, did you mean {' or '.join(f'{section}.{field}' for section in sections)}?"
+    known = " or ".join(f"{section}.{location[-1]}" for section in sections)
+    return f"{'.'.join(map(str, location))}: unknown field, did you mean {known}?"
 
 
 def _sections_with(field: int | str) -> list[str]:
     """The sections that have a field of this name."""
-    sections = ((name, each.annotation) for name, each in Experiment.model_fields.items())
-    return [name for name, kind in sections if field in getattr(kind, "model_fields", ())]
+    sections = Experiment.model_fields.items()
+    return [name for name, each in sections if field in getattr(each.annotation, "model_fields", ())]
 
 
 def _fields_beside(location: Location) -> list[str]:

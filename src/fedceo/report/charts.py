@@ -13,7 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from fedceo.accounting.rows import OBSERVERS, rounded_up
+from fedceo.accounting.printed import rounded_up
+from fedceo.accounting.rows import OBSERVERS
 from fedceo.report.comparison import Contest, looks_of, names_of, paired, spoken
 from fedceo.report.curves import (
     BEFORE_NOISE,

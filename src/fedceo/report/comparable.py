@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedceo.accounting.rows import rounded_up
+from fedceo.accounting.printed import rounded_up
 from fedceo.report.comparison import contests
 from fedceo.report.loading import Group, differences
 

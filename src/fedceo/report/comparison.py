@@ -8,7 +8,7 @@ from itertools import combinations, count
 
 from scipy import stats
 
-from fedceo.accounting.rows import rounded_up
+from fedceo.accounting.printed import rounded_up
 from fedceo.errors import UsageError
 from fedceo.report.loading import NOT_COMPARED, Group, flat, show_value
 

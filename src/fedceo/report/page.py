@@ -10,8 +10,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 import fedceo
+from fedceo.accounting.printed import rounded_up
 from fedceo.accounting.reasons import adjacency
-from fedceo.accounting.rows import rounded_up
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import to_toml

@@ -1,12 +1,12 @@
 """A table of experiments for a paper: methods by name, what all rows share in the caption, intervals."""
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedceo.accounting.rows import OBSERVERS, rounded_up
+from fedceo.accounting.printed import in_hundredths, rounded_up
+from fedceo.accounting.rows import OBSERVERS
 from fedceo.errors import UsageError
 from fedceo.report.comparison import Contender, Contest, contests, paired, shared_settings, spoken
 from fedceo.report.curves import capital
@@ -169,8 +169,7 @@ def _fixed(value: Value) -> str:
 
 
 def _upwards(epsilon: Value) -> str:
-    """Two decimals, never less than the epsilon itself."""
-    return f"{math.ceil(100 * float(epsilon or 0)) / 100:.2f}"
+    return in_hundredths(float(epsilon or 0))
 
 
 def _signed(value: Value) -> str:

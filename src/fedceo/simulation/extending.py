@@ -18,9 +18,9 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.models import can_be_built
 from fedceo.simulation.callbacks import Callback, Callbacks
-from fedceo.simulation.folder import RunFolder, as_path
+from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import continued_key
-from fedceo.simulation.preparing import MADE_IN_PYTHON, budget_of, next_round, prepare
+from fedceo.simulation.preparing import MADE_IN_PYTHON, as_path, budget_of, next_round, prepare
 from fedceo.simulation.runs import OnRound, Run, ShouldStop, about_run, carry_on, check_same, never, on
 
 if TYPE_CHECKING:  # slow to import, and not always needed

@@ -58,13 +58,6 @@ SHOWN = (
 """Fields that a summary must have to be shown; folders of earlier versions may lack some of them."""
 
 
-def as_path(given: object, name: str = "path") -> Path:
-    """A folder's path as users give it."""
-    if not isinstance(given, str | Path):
-        raise UsageError(f"{name}: {type(given).__name__}, expected a folder's path")
-    return Path(given)
-
-
 class RunFolder:
     """Reads and writes one run's files."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedceo.accounting.printed import rounded_up
 from fedceo.tasks import is_measured, metric_of
 
 Metrics = dict[str, Any]
@@ -86,7 +87,7 @@ def line_of(metrics: Metrics, pace: Pace) -> str:
         metric = metric_of(metrics)
         parts.append(f"test {metric.words} {metric.show(metrics[f'test_{metric.name}'])}")
     if "epsilon" in metrics:
-        parts.append(f"epsilon {metrics['epsilon']:.3g}")
+        parts.append(f"epsilon {rounded_up(metrics['epsilon']):g}")
     return ", ".join([*parts, pace.in_words()])
 
 

@@ -58,6 +58,13 @@ def _with_data(given: Mapping[str, Any], own: Mapping[str, str]) -> Mapping[str,
     return {**given, "data": {**own, **table}}
 
 
+def as_path(given: object, name: str = "path") -> Path:
+    """A folder's path as users give it."""
+    if not isinstance(given, str | Path):
+        raise UsageError(f"{name}: {type(given).__name__}, expected a folder's path")
+    return Path(given)
+
+
 def with_absolute_places(experiment: Experiment) -> Experiment:
     """The same experiment with absolute paths, so that it can be resumed from any folder."""
     places = {name: getattr(experiment.data, name) for name in ("path", "root")}

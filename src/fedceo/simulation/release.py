@@ -16,7 +16,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedceo.accounting.ledger import Ledger
-from fedceo.accounting.rows import OBSERVERS, Row, account, rounded_up
+from fedceo.accounting.printed import rounded_up
+from fedceo.accounting.rows import OBSERVERS, Row, account
 from fedceo.data import DATASETS
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment
@@ -270,4 +271,4 @@ def _of_study(validation: str) -> list[str]:
 
 
 def _number(epsilon: float | None) -> str:
-    return "none" if epsilon is None else f"{epsilon:.3g}"
+    return "none" if epsilon is None else f"{rounded_up(epsilon):g}"

@@ -24,10 +24,10 @@ from fedceo.methods.hosted import check_same_method
 from fedceo.models import build_model, can_be_built, fixed_parts, parameters_of
 from fedceo.models.plugins import check_unchanged
 from fedceo.simulation.callbacks import Callback, Callbacks
-from fedceo.simulation.folder import RunFolder, as_path
+from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.identity import identity
 from fedceo.simulation.pace import logged
-from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, budget_of, next_round, prepare
+from fedceo.simulation.preparing import MADE_IN_PYTHON, as_experiment, as_path, budget_of, next_round, prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.simulation.shown import as_html, in_words
 from fedceo.simulation.summary import own_model_of, result_of

@@ -5,6 +5,7 @@ from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from fedceo.accounting.printed import rounded_up
 from fedceo.tasks import is_measured, metric_of, summary_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def in_words(run: "Run") -> str:
     if last is not None:
         parts.append(f"test {metric.words} {metric.show(last)}")
     epsilon = next((row["epsilon"] for row in result["privacy"] if row["observer"] == observer), None)
-    parts.append("no epsilon" if epsilon is None else f"epsilon {epsilon:.3g} for the {observer}")
+    parts.append("no epsilon" if epsilon is None else f"epsilon {rounded_up(epsilon):g} for the {observer}")
     if not result.get("model_is_finite", True):
         parts.append("model NaN or Inf")
     if run.folder is not None:

@@ -18,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from fedceo.accounting.plan import default_delta
+from fedceo.accounting.printed import in_hundredths
 from fedceo.accounting.rows import OBSERVERS, Row
 from fedceo.errors import UsageError
 from fedceo.experiment.file import Experiment, parse_experiment
@@ -51,7 +52,7 @@ class Recommendation:
         """An experiment file, with reasons and costs as comments."""
         solved = f"Noise multiplier {self.noise_multiplier:.4g}: {self.noise:.2g} of the clip in a mean."
         costs = (
-            f"- {row.observer}: epsilon {'none' if row.epsilon is None else f'{row.epsilon:.4g}'} at delta "
+            f"- {row.observer}: epsilon {in_hundredths(row.epsilon)} at delta "
             f"{row.delta:.1e}, {row.unit} level, {row.adjacency}; {row.assumption}"
             for row in self.rows
         )

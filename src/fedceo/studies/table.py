@@ -2,11 +2,11 @@
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedceo.accounting.printed import in_hundredths
 from fedceo.simulation.summary import global_model_caveat
 from fedceo.studies.cells import Cell
 from fedceo.tasks import metric_of, summary_of
@@ -119,7 +119,7 @@ def show(row: Mapping[str, Any], column: str) -> str:
         return "-"
     if isinstance(value, float):
         if column.startswith("epsilon"):
-            value = math.ceil(100 * value) / 100  # an epsilon is never shown too small
+            return in_hundredths(value)
         text = f"{value:.2f}" if column not in ("sigma", "seconds") else f"{value:.3g}"
         spread = row.get(f"{column} sd")
         return text if spread is None else f"{text} ± {spread:.2f}"

@@ -13,6 +13,7 @@ from rich.status import Status
 from rich.table import Column
 from rich.text import Text
 
+from fedceo.accounting.printed import rounded_up
 from fedceo.simulation.callbacks import Callback
 from fedceo.simulation.pace import Pace, line_of, minutes
 from fedceo.tasks import is_measured, metric_of
@@ -99,7 +100,7 @@ class _Line(ProgressColumn):
         found, left = task.fields["metrics"], self._pace.left
         count = f"{task.completed:.0f}/{task.total:.0f}"
         value = found.get("value", "")
-        epsilon = f"epsilon {found['epsilon']:.3g}" if "epsilon" in found else ""
+        epsilon = f"epsilon {rounded_up(found['epsilon']):g}" if "epsilon" in found else ""
         after = f"{epsilon} after round {found['epsilon_round']}" if epsilon else ""
         remaining = "" if left is None else f"{minutes(left)} left"
         long = (task.description, count, value and f"{found['name']} {value}", after, self._pace.in_words())

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from fedceo.accounting.printed import in_hundredths
 from fedceo.report.verdicts import audit_in_words, gaps_in_words, power_in_words
 from fedceo.tasks import metric_of
 from fedceo.terminal.tables import VIEW_COLUMNS, Column, console, or_none, show_table
@@ -112,7 +113,7 @@ def show_calibration(found: list[dict[str, Any]], epsilon: float) -> None:
         Column("mechanism", "name"), "noise multiplier", "epsilon", "delta", Column("under which assumption", "words"),
     )  # fmt: skip
     rows = [
-        (each["mechanism"], f"{each['noise_multiplier']:.4g}", f"{each['epsilon']:.4g}", f"{each['delta']:.1e}",
+        (each["mechanism"], f"{each['noise_multiplier']:.4g}", in_hundredths(each["epsilon"]), f"{each['delta']:.1e}",
          each["assumption"])
         for each in found
     ]  # fmt: skip

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedceo.accounting.printed import in_hundredths
+
 Cell = str | Text
 
 
@@ -173,7 +175,8 @@ def percent(accuracy: float | None) -> str:
 
 
 def or_none(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
+    """An epsilon, or "none"."""
+    return in_hundredths(value)
 
 
 def _entry(cell: Cell, column: Column) -> _Entry:
