@@ -61,7 +61,8 @@ class FedCEOSettings(MethodSettings):
     the threshold. Every client of the stack has the model that the filter makes of its own."""
     alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.75
     """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated". The default was near
-    the best wherever it was measured (docs/collaboration.md)."""
+    the best in silos with label shares of their own; for writers, with few records of many classes, 0.1 was better
+    (docs/collaboration.md)."""
     memory: Literal["cohort", "all", "mean"] = "cohort"
     """The uploads that are smoothed together. cohort: those of the round. all: the last upload of every client so far,
     so that everybody who was ever seen has a personal model; the mean at a smoothing is that of the uploads smoothed.
