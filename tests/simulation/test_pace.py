@@ -53,7 +53,7 @@ def test_a_line_tells_round_accuracy_epsilon_and_time() -> None:
         clock.now += 30
         pace.go_on(step)
     line = line_of({"round": 2, "test_accuracy": 0.5, "epsilon": 3.14159}, pace)
-    assert line == "round 2 of 10, test accuracy 50.00 %, epsilon 3.14, 1:00 so far, 4:00 left"
+    assert line == "round 2 of 10, test accuracy 50.00 %, epsilon 3.15, 1:00 so far, 4:00 left"
 
 
 def test_lines_are_due_when_measured_and_after_a_silence() -> None:
@@ -120,7 +120,7 @@ def test_a_bar_gives_way_to_its_words_before_they_are_cut(
         tell({"round": 300, "test_accuracy": 0.25, "epsilon": 2.125})
     frame = capsys.readouterr().err.strip()
     assert frame.startswith("round 300 of 300, ") and frame.endswith(" left") and len(frame) < columns
-    assert ("test accuracy 25.00 %, epsilon 2.12" in frame) == (columns == 80)
+    assert ("test accuracy 25.00 %, epsilon 2.13" in frame) == (columns == 80)
 
 
 def test_a_refused_run_leaves_no_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_record_rows_cover_every_client_whatever_the_participations() -> None:
 
 def test_a_limit_holds_for_every_client() -> None:
     table = uneven(max_epsilon=9.0, observer="server")
-    with pytest.raises(fedceo.UsageError, match=r"would raise the server's epsilon to 10\.12"):
+    with pytest.raises(fedceo.UsageError, match=r"would raise the server's epsilon to 10\.13"):
         fedceo.run(table)  # two batches at little noise, and the first client that is drawn may have them
     enough = fedceo.run(uneven(max_epsilon=16.0, observer="server"))
     _, upper = record_epsilon_bounds(table, enough.ledger.participations, 0.6)
