@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedceo
+from fedceo.accounting.printed import rounded_up
 from fedceo.simulation import pace as told
 from fedceo.simulation.pace import Pace, line_of, minutes
 from fedceo.simulation.shown import as_html
@@ -137,7 +138,7 @@ def test_a_run_shows_itself_in_a_few_words() -> None:
     accuracy = f"test accuracy {100 * run.result['accuracy']['last']:.2f} %"
     assert words.startswith("<Run of fedceo on digits with mlp: 4 of 4 rounds") and accuracy in words
     epsilon = next(row["epsilon"] for row in run.result["privacy"] if row["observer"] == "outsider")
-    assert f"epsilon {epsilon:.3g} for the outsider" in words and len(words) < 200
+    assert f"epsilon {rounded_up(epsilon):g} for the outsider" in words and len(words) < 200
     html = run._repr_html_()
     assert html.count("<polyline") == 1 and accuracy in html and len(html) < 2000
     values = sorted(100 * each["test_accuracy"] for each in run.history if "test_accuracy" in each)
