@@ -1,5 +1,6 @@
 """The section of docs/results.md beyond the paper's setting: user-level privacy, many clients, a target epsilon."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,4 +121,4 @@ def _server(runs: Sequence[Mapping[str, Any]]) -> str:
     """The server's largest epsilon over the runs, whose most active clients differ."""
     rows = [row for run in runs for row in run["result"]["privacy"] if row["observer"] == "server"]
     known = [row["epsilon"] for row in rows if row["epsilon"] is not None]
-    return f"{max(known):.0f}" if known and len(known) == len(rows) else "none"
+    return f"{math.ceil(max(known))}" if known and len(known) == len(rows) else "none"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from runs_found import ROOT, Found, cells_in, chosen, difference, markdown, shown, spread, trials_of
 
+from fedceo.accounting.printed import rounded_up
 from fedceo.simulation.spending import client_sizes, planned_rows
 from fedceo.studies.cells import find_experiments
 
@@ -141,15 +142,15 @@ def _epsilons(place: str, setting: Published) -> str:
     experiment = find_experiments(ROOT.joinpath("experiments", *folder, f"{table}.toml"), [], [cell])[cell]
     ours = experiment.privacy.target_epsilon or planned_rows(experiment, client_sizes(experiment))[0].epsilon
     assert ours is not None
-    return f"; **published {setting.epsilon:g}, here {f'{ours:.3g}' if ours < 1000 else f'{ours:,.0f}'}**"
+    return f"; **published {setting.epsilon:g}, here {rounded_up(ours):,.10g}**"
 
 
 def _published_row(name: str, setting: Published, found: Found) -> Sequence[str]:
     place, _, method = name.removeprefix("beyond/features/").rpartition("/")
     theirs = "-" if setting.epsilon is None else f"{setting.epsilon:g}"
-    ours = found.epsilon
+    ours = "none" if found.epsilon is None else f"{rounded_up(found.epsilon):g}"
     return (
-        f"`{place}`", NAMES[method], theirs, "none" if ours is None else f"{ours:.3g}", spread(found.percent("last")),
+        f"`{place}`", NAMES[method], theirs, ours, spread(found.percent("last")),
         spread(found.percent("average")), _tuned(name, "train.learning_rate"), _tuned(name, "privacy.clip"),
         str(len(trials_of(name))), str(len(found.done)),
     )  # fmt: skip

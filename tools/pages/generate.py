@@ -15,6 +15,7 @@ import torch
 
 from fedceo.accounting.calibration import calibrate
 from fedceo.accounting.plan import AS_PLANNED, Plan, Realised, RecordSteps
+from fedceo.accounting.printed import rounded_up
 from fedceo.accounting.rows import answer
 from fedceo.accounting.selection import Score, study_rows
 from fedceo.accounting.trials import Trials
@@ -136,7 +137,7 @@ def studies_table(wanted: Sequence[float]) -> list[str]:
         rows = [study_rows([each], law, Score()) for each in plans]
         for place in (0, 1):
             epsilons = (found[place].epsilon for found in rows)
-            shown = ("none" if epsilon is None else f"{epsilon:.3g}" for epsilon in epsilons)
+            shown = ("none" if epsilon is None else f"{rounded_up(epsilon):g}" for epsilon in epsilons)
             lines.append(f"| {words} | {rows[0][place].observer} | " + " | ".join(shown) + " |")
     return lines
 
@@ -150,7 +151,7 @@ def numbers() -> str:
     for words, observer, fields, realised in QUESTIONS:
         plans = (Plan(**(PLAN | fields | {"noise_multiplier": sigma})) for sigma in SIGMAS)
         found = (answer(plan, observer, realised).epsilon for plan in plans)
-        lines.append(f"| {words} | " + " | ".join(f"{epsilon:.3g}" for epsilon in found) + " |")
+        lines.append(f"| {words} | " + " | ".join(f"{rounded_up(epsilon):g}" for epsilon in found) + " |")
     lines += ["", "## Noise multiplier for an epsilon", ""]
     wanted = (1.0, 2.0, 4.0, 8.0)
     lines += [

@@ -18,9 +18,9 @@ HEAD = """# What to run
 
 `fedceo recommend` takes what somebody knows of a federation and prints an experiment file: its choices with their
 reasons, the noise multiplier and the epsilon of every observer, as comments, and the settings, ready to run. Nothing is
-trained for it and no data are read: data of the same shape, or else of
-another, stand in until `[data]` names yours. Where no rule leaves a
-signal above the noise, the answer is one line that says how much noise it would take, and exit code 2.
+trained for it and no data are read: data of the same shape, or else of another, stand in until `[data]` names yours.
+Where no rule leaves a signal above the noise, the answer is one line that says how much noise it would take, and exit
+code 2.
 
 [Recipes](../experiments/README.md#recipes) are files of the same kind, by hand. What choosing among several of them
 costs is [counted](privacy.md#the-epsilon-of-a-study) by `fedceo tune --private`. This page is written by

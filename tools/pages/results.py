@@ -7,6 +7,7 @@ rates were chosen. A cell without runs is shown as not run.
 """
 
 import json
+import math
 import statistics
 
 import beyond_paper
@@ -195,7 +196,7 @@ def ours(found: Found | None, edge: str) -> tuple[str, ...]:
     last += f", {found.collapsed} of {len(found.done)} collapsed" if found.collapsed else ""
     last += f", {found.failed} failed" if found.failed else ""
     rate = f"{found.done[0]['experiment']['train']['learning_rate']:g}{edge}"
-    epsilon = "-" if found.epsilon is None else f"{found.epsilon:.0f}"
+    epsilon = "-" if found.epsilon is None else f"{math.ceil(found.epsilon)}"
     rest = (found.percent("best"), found.unsmoothed(), found.percent("local_accuracy_last"))
     return (last, *map(spread, rest), rate, epsilon)
 

@@ -6,6 +6,8 @@ from not_run import lacking
 from paper_tables import ACCURACY
 from runs_found import NAMES, Found, cells_in, markdown, own_settings, spread
 
+from fedceo.accounting.printed import rounded_up
+
 TABLES = {
     "paper/user/heterogeneity": ("MLP on CIFAR-10", "paper/heterogeneity"),
     "paper/user/cifar10-lenet5": ("LeNet-5 on CIFAR-10", "paper/table1/cifar10-lenet5"),
@@ -70,4 +72,4 @@ def _epsilon(found: Found, observer: str) -> str:
     known = [row["epsilon"] for row in rows if row["observer"] == observer and row["unit"] == "user"]
     if not known:
         return "-"
-    return "none" if None in known else f"{max(known):.3g}"
+    return "none" if None in known else f"{rounded_up(max(known)):g}"

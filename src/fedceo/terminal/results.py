@@ -32,7 +32,8 @@ PERSONAL_NAMES = {
 
 
 OF_CLIENTS = (
-    "of each client's own model, or the global one where it has none; by its private records or labels: no epsilon"
+    "Each client is measured with its own model, or the global one where it has none, by its private records or "
+    "labels: no epsilon covers these numbers."
 )
 AVERAGE = "average of the rounds' models"
 
