@@ -122,7 +122,7 @@ def follows(simulation: Simulation) -> float:
     method, (work, *_) = simulation.method, simulation.phases(1)
     if isinstance(method, FedCEO):
         share = simulation.mechanism.noise * simulation.mechanism.step
-        return method.threshold((4, 9), 1.0, 1) / (share * (2 + 3))
+        return method.filter.threshold((4, 9), 1.0, 1) / (share * (2 + 3))
     return work.outside_radius if work.radius is None else work.radius
 
 

@@ -144,8 +144,8 @@ def test_a_gpu_smooths_what_a_cpu_smooths_its_small_layers_among_them() -> None:
     method = FedCEO(FedCEOSettings(strength=0.6))
     model = parameters_of(build_model("lenet5", (3, 32, 32), 10, 0))
     noisy = {name: w + 0.03 * torch.randn(5, *w.shape) for name, w in model.items()}
-    smoothed = method.smooth({name: w.cuda() for name, w in noisy.items()}, 10, 5)
-    for name, w in method.smooth(noisy, 10, 5).items():
+    smoothed = method.filter({name: w.cuda() for name, w in noisy.items()}, 10, 5)
+    for name, w in method.filter(noisy, 10, 5).items():
         assert smoothed[name].is_cuda
         assert float((smoothed[name].cpu() - w).norm()) <= 2e-5 * float(noisy[name].norm()), name
 

@@ -16,7 +16,7 @@ from fedceo.audit.report import audit
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
 from fedceo.mechanisms.base import make_mechanism
-from fedceo.methods.base import LABEL_COUNTS
+from fedceo.methods.label_prior import LABEL_COUNTS, LabelPriorSettings
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.rounds import Simulation
 from fedceo.training.schedule import Schedule
@@ -64,10 +64,11 @@ def test_counts_leave_a_client_once_and_with_the_noise_that_is_accounted_for() -
     assert not torch.equal(other.noised_counts(counts_of(0), 0, 2.0), mechanism.noised_counts(counts_of(0), 0, 2.0))
 
 
-def question(adjacency: str, counts_noise: float | None, sigma: float, rate: float, steps: int) -> Question:
+def question(adjacency: str, noise: float | None, sigma: float, rate: float, steps: int) -> Question:
     plan = Plan(
         10, 10, 1, sigma, DELTA, "record",
-        adjacency=adjacency, record_steps=(RecordSteps(rate, steps),), counts_noise=counts_noise,
+        adjacency=adjacency, record_steps=(RecordSteps(rate, steps),),
+        counts=None if noise is None else LabelPriorSettings(label_noise=noise).counts,
     )  # fmt: skip
     return Question(plan, Realised(participations=1))
 

@@ -102,7 +102,7 @@ def test_the_noise_threshold_is_what_noise_alone_reaches_in_the_mean() -> None:
     for mechanism in ("distributed", "central"):
         simulation = simulate(experiment(method, privacy={"mechanism": mechanism}), 0)
         assert isinstance(simulation.method, FedCEO)
-        found = simulation.method.threshold((16, 64, 3), 3, 1) / 3
+        found = simulation.method.filter.threshold((16, 64, 3), 3, 1) / 3
         assert found == pytest.approx(1.0 * 0.7 * 0.5 / 3 * (4 + 8))
 
 
@@ -134,7 +134,7 @@ def test_every_threshold_of_an_experiment_is_a_number(
     except UsageError:
         return
     assert isinstance(found.method, FedCEOSettings)
-    assert 0 <= FedCEO(found.method).threshold((4, 4, 3), 3, rounds) < float("inf")
+    assert 0 <= FedCEO(found.method).filter.threshold((4, 4, 3), 3, rounds) < float("inf")
 
 
 def test_each_restart_gives_clients_their_start() -> None:

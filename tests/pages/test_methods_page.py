@@ -28,5 +28,5 @@ def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
     paper = FedCEO(FedCEOSettings(strength=85, ratio=1.03, interval=15))
     aware = FedCEO(FedCEOSettings(threshold="noise"), Setup(noise=10**-0.5))
     fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
-    assert round(aware.threshold(fc1, 10, 15)) == 63
-    assert [round(paper.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
+    assert round(aware.filter.threshold(fc1, 10, 15)) == 63
+    assert [round(paper.filter.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]

@@ -50,7 +50,7 @@ def test_a_threshold_by_the_noise_has_the_noise_of_the_servers_step_too() -> Non
     work = simulation.phases(1)[0]
     assert isinstance(simulation.method, FedCEO) and settings.train.server_learning_rate == 0.5
     expected = 0.5 * noise_of_training(work, SIZES) * math.sqrt(3) * (4 + 8)
-    assert simulation.method.threshold((16, 64, 3), 3, 1) == pytest.approx(expected)
+    assert simulation.method.filter.threshold((16, 64, 3), 3, 1) == pytest.approx(expected)
 
 
 def test_noise_that_is_not_known_is_no_threshold() -> None:

@@ -22,7 +22,7 @@ LIMITS = {RATE: (0.001, 10.0), CLIP: (0.01, 3.0), OWN_RATE: (0.001, 10.0), HEAD_
 RATES = [0.03, 0.1, 0.3, 1.0]
 MANY_RATES = [0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2]
 MANY_RATES += [0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0]
-WITHOUT_SETTINGS = ("local", "fedavg")
+WITHOUT_SETTINGS = ("local", "fedavg", "fedceo-damp-voted")
 """Methods of silos that have nothing but the rate to tune; they have as many trials as the others."""
 PULLS = [0.03, 0.1, 0.3, 1.0, 3.0]
 OWN_RATES = [0.01, 0.03, 0.1, 0.3, 1.0]

@@ -37,7 +37,7 @@ def calibrate(target_epsilon: float, observer: str, plan: Plan, realised: Realis
     enough = 1.0
     while epsilon(enough) > target_epsilon:
         if enough >= MOST:
-            beside = "" if plan.counts_noise is None else f" beside label counts with noise {plan.counts_noise:g}"
+            beside = "" if plan.counts is None else f" beside {plan.counts.of} with noise {plan.counts.noise:g}"
             raise UsageError(
                 f"target_epsilon: {target_epsilon:g} for the {observer} at delta {plan.delta:g}, which no noise "
                 f"multiplier up to {MOST:g}{beside} reaches"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from fedceo.errors import UsageError
+from fedceo.experiment.method_table import Counts
 from fedceo.experiment.registry import MECHANISMS
 
 CHOICES = {
@@ -88,8 +89,7 @@ class Plan:
         groups: g, the groups of cyclic sampling: in round t every client of group t mod g is in with probability
             K g/N, or all of it where that is 1 or more.
         record_steps: local DP-SGD of every kind of client, where noise enters there; the worst kind counts.
-        counts_noise: standard deviation of the noise on the label counts that each client releases once beside its
-            local steps; None: it releases none.
+        counts: what each client counts of its records and releases once beside its local steps; None: nothing.
     """
 
     clients: int
@@ -107,7 +107,7 @@ class Plan:
     participation_cap: int | None = None
     groups: int | None = None
     record_steps: tuple[RecordSteps, ...] = ()
-    counts_noise: float | None = None
+    counts: Counts | None = None
 
     def __post_init__(self) -> None:
         noise_site_of(self.mechanism)
@@ -143,8 +143,10 @@ class Plan:
             raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
         if self.release == "personalised" and self.interval is None:
             raise UsageError('interval: needed for release "personalised"')
-        if self.counts_noise is not None and not LEAST_NOISE <= self.counts_noise <= MOST_NOISE:
-            raise UsageError(f"counts_noise: {self.counts_noise:g}, expected {LEAST_NOISE:g} to {MOST_NOISE:g}")
+        if self.counts is not None and not LEAST_NOISE <= self.counts.noise <= MOST_NOISE:
+            raise UsageError(
+                f"noise of {self.counts.of}: {self.counts.noise:g}, expected {LEAST_NOISE:g} to {MOST_NOISE:g}"
+            )
         if self.noise_site is NoiseSite.STEPS and not self.record_steps:
             raise UsageError(f'record_rate and record_steps: needed for mechanism "{self.mechanism}"')
 

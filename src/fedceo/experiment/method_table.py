@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
@@ -32,6 +32,22 @@ SERVER_STEPS = [0.1, 0.3, 1.0]
 """The server's rates beside the clients' own: momentum 0.9 adds up ten updates, and takes a tenth of the step."""
 METHOD_MISTAKE = "method_mistake"
 """The type of the error that a mistake in the [method] table raises; its message is the whole line."""
+
+
+class Counts(NamedTuple):
+    """Numbers that each client counts of its records and releases once, with Gaussian noise, beside its private steps.
+
+    Attributes:
+        of: what they are, as a privacy row says it: "label counts".
+        noise: standard deviation of the noise on each of them.
+        moved: how far one record moves them, in Euclidean length, if it becomes zero; no record is let add more.
+        replaced: how far if another takes its place.
+    """
+
+    of: str
+    noise: float
+    moved: float
+    replaced: float
 
 
 class MethodSettings(Section):
@@ -77,8 +93,8 @@ class MethodSettings(Section):
         return batches
 
     @property
-    def counts_noise(self) -> float | None:
-        """Standard deviation of the noise on label counts that every client releases once, None where it keeps them."""
+    def counts(self) -> Counts | None:
+        """What every client counts of its records and releases once, None where it keeps all counts to itself."""
         return None
 
     def server_step(self, rate: float) -> float:

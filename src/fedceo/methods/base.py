@@ -47,8 +47,8 @@ __all__ = ["Method", "MethodSettings", "Setup", "State", "Statistics", "make_met
 
 Statistics = Callable[["State", "torch.Tensor", "torch.Tensor"], dict[str, "torch.Tensor"]]
 """A function of a client's records x (n, *shape) and labels y (n,): name -> (size of the parameter); zeros if n = 0."""
-LABEL_COUNTS = "label counts"
-"""The name in State.personal of a client's noised label counts, (classes,), where a method asks for them."""
+Predict = Callable[[Weights], "torch.Tensor"]
+"""The class that a model gives each of a client's records: weights -> (n,)."""
 Smooth = Callable[[Sequence["torch.Tensor"], Sequence[float]], list["torch.Tensor"]]
 """The truncated t-SVD of several (d, h, K) tensors, each at its threshold."""
 
@@ -192,6 +192,17 @@ class Method:
     def for_cohort(self, work: Work, state: State, clients: Sequence[int], passes: Sequence[Weights]) -> Work:
         """The next phase with whatever of it differs by client or round: `anchor`, `shift`; passes: as phase_start."""
         return work
+
+    def counted(
+        self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict
+    ) -> torch.Tensor | None:
+        """What each record adds to the counts that `settings.counts` speaks of, (n, counts), in the one round in which
+        the client releases them; None in all others."""
+        return None
+
+    def told(self, state: State, counts: Mapping[int, torch.Tensor]) -> State:
+        """The state once clients have released these counts, (counts,) each, in which there is noise."""
+        return state
 
     def stays_home(self, round_: int) -> bool:
         """Whether clients send nothing in the round and keep the models that they train."""

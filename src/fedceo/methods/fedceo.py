@@ -6,7 +6,8 @@ the mean of the smoothed ones. That mean equals the soft-thresholded mean at thr
 needs a single client's upload; the other restarts do, and hand the smoothed models back to clients.
 
 The other filters keep the zero frequency of the client axis, the mean of the stack, as it is, and work on what is left,
-each client's deviation from it: "damp" makes deviations smaller, "spare-mean" soft-thresholds them.
+each client's deviation from it: "damp" makes deviations smaller, "spare-mean" soft-thresholds them. How much smaller,
+clients may vote on, with votes that are noised and accounted for.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedceo import tensors
 from fedceo.errors import UsageError
 from fedceo.experiment.base import Count, Positive
+from fedceo.experiment.method_table import Counts
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
-from fedceo.methods.base import Method, MethodSettings, Setup, State, register
+from fedceo.methods.base import Method, MethodSettings, Predict, Setup, State, register
+from fedceo.methods.filters import Filter, mixed
 from fedceo.methods.memory import averaged_uploads, last_uploads, resubmitted
+from fedceo.methods.voting import ALPHAS, check_votes, elected_in, votes_in, votes_of, with_votes
 from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
 
+DEFAULT_ALPHA = 0.75
 LARGEST_EXPONENT = 700
 """The power of e that is about the largest number of a float."""
 STRENGTHS: dict[float, list[Any]] = {
@@ -59,10 +64,15 @@ class FedCEOSettings(MethodSettings):
     """The smoothing. threshold: the paper's, of all frequencies of the client axis. damp: the zero frequency, which is
     the mean, is kept and the others are multiplied by alpha. spare-mean: the zero frequency is kept and the others have
     the threshold. Every client of the stack has the model that the filter makes of its own."""
-    alpha: Annotated[float, Field(ge=0.0, le=1.0, strict=True)] = 0.75
-    """Factor of a client's deviation from the mean, for filter "damp" and restart "interpolated". The default was near
-    the best in silos with label shares of their own; for writers, with few records of many classes, 0.1 was better
-    (docs/collaboration.md)."""
+    alpha: float | Literal["voted"] = DEFAULT_ALPHA
+    """Factor of a client's deviation from the mean, 0 to 1, for filter "damp" and restart "interpolated". The default
+    was near the best in silos with label shares of their own; for writers, with few records of many classes, 0.1 was
+    better (docs/collaboration.md). "voted": in the last round every client counts for each of six values how many of
+    its own records its model of the round before would get right, and releases the counts with noise that its epsilon
+    includes; their sum decides for all. Until then it is the default."""
+    vote_noise: Positive = 15.0
+    """alpha "voted": standard deviation of the noise on each count of a client, which one record moves by up to 1.22 in
+    Euclidean length."""
     memory: Literal["cohort", "all", "mean"] = "cohort"
     """The uploads that are smoothed together. cohort: those of the round. all: the last upload of every client so far,
     so that everybody who was ever seen has a personal model; the mean at a smoothing is that of the uploads smoothed.
@@ -82,14 +92,35 @@ class FedCEOSettings(MethodSettings):
     layers: str | list[str] = "all"
     """The layers that are smoothed: "all", "last N", or a list of names."""
 
-    later_fields: ClassVar[tuple[str, ...]] = ("filter", "alpha", "memory")
+    later_fields: ClassVar[tuple[str, ...]] = ("filter", "alpha", "memory", "vote_noise")
+
+    @field_validator("alpha", mode="before")
+    @classmethod
+    def _is_a_part(cls, alpha: Any) -> Any:
+        is_number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+        if alpha != "voted" and not (is_number and 0 <= alpha <= 1):
+            raise ValueError('expected a number from 0 to 1, or "voted"')
+        return alpha
 
     @model_validator(mode="after")
     def forget_unused_alpha(self) -> FedCEOSettings:
-        """Experiments that do the same are the same: an alpha that nothing reads becomes the default one."""
-        if self.filter != "damp" and self.restart != "interpolated":
-            self.__dict__["alpha"] = type(self).model_fields["alpha"].default
+        """Experiments that do the same are the same: what nothing reads of alpha becomes the default."""
+        unused = ["alpha"] if self.filter != "damp" and self.restart != "interpolated" else []
+        for name in (*unused, *(["vote_noise"] if unused or self.alpha != "voted" else [])):
+            self.__dict__[name] = type(self).model_fields[name].default
         return self
+
+    @property
+    def counts(self) -> Counts | None:
+        return votes_in(self.vote_noise) if self.alpha == "voted" else None
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.alpha == "voted"
+
+    @property
+    def refused_by_audit(self) -> str | None:
+        return "method.alpha: votes, which no audit looks at yet" if self.alpha == "voted" else None
 
     @property
     def has_personal_models(self) -> bool:
@@ -124,6 +155,8 @@ class FedCEOSettings(MethodSettings):
             )
         if self.memory == "mean" and self.restart != "mean":
             raise ValueError(f'method.restart "{self.restart}", expected "mean" with method.memory "mean"')
+        if self.alpha == "voted":
+            check_votes(self, experiment)
         if self.unseen == "resubmit" and self.restart != "stored":
             raise ValueError('method.unseen "resubmit" needs method.restart "stored"')
         growth = math.log(self.ratio) * experiment.train.rounds / self.interval
@@ -159,6 +192,8 @@ class FedCEOSettings(MethodSettings):
 
         rates = super().search_space(experiment)
         del rates["train.server_optimizer"]  # thresholds are of means, which an optimiser would change
+        if self.filter == "damp" and self.alpha == "voted":
+            return rates
         if self.filter == "damp":
             return rates | {"method.alpha": [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9]}
         if self.threshold == "noise":
@@ -180,6 +215,7 @@ class FedCEO(Method):
     def __init__(self, settings: FedCEOSettings | None = None, setup: Setup | None = None) -> None:
         super().__init__(settings, setup)
         self.needs_stack = self.settings.has_personal_models
+        self.filter = Filter(self.settings, self.setup)
 
     def check(self, classes: int, takes_tokens: bool) -> None:
         try:
@@ -207,6 +243,29 @@ class FedCEO(Method):
         if self.settings.restart in ("slot", "stored"):
             return super().personalise(state, clients, round_)
         return state.models_of(clients)
+
+    def counted(
+        self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict
+    ) -> torch.Tensor | None:
+        """The votes of a client's records on its model of the round before, in the last round."""
+        if not self._votes_in(round_) or client not in state.personal:
+            return None
+        own = state.personal[client]
+        moved = [mixed(state.weights, own, alpha / DEFAULT_ALPHA, self.settings.layers) for alpha in ALPHAS]
+        return votes_of(torch.stack([predict(model) == labels for model in moved], 1))
+
+    def told(self, state: State, counts: Mapping[int, torch.Tensor]) -> State:
+        return with_votes(state, counts)
+
+    def _votes_in(self, round_: int) -> bool:
+        return self.settings.alpha == "voted" and round_ == self.setup.rounds
+
+    def _alpha(self, state: State) -> float:
+        """The alpha of a round, on which clients may have voted in it."""
+        if self.settings.alpha != "voted":
+            return float(self.settings.alpha)
+        noise = 0.0 if self.setup.training_noise is None else self.settings.vote_noise
+        return elected_in(state, noise, DEFAULT_ALPHA)
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         if self.settings.restart == "slot" and state.personal:
@@ -239,66 +298,25 @@ class FedCEO(Method):
             filtered, server = averaged_uploads(state, uploads)
         if not self.smooths(round_):
             return State(uploads.mean(), self._remember(stored, uploads), server), {"smoothed": False}
-        has_one_threshold = self._is_scheduled and self.settings.filter != "damp"
-        about = {"smoothed": True} | ({"threshold": self._scheduled(round_)} if has_one_threshold else {})
+        has_one_threshold = self.settings.threshold == "scheduled" and self.settings.filter != "damp"
+        about = {"smoothed": True} | ({"threshold": self.filter.scheduled(round_)} if has_one_threshold else {})
+        alpha = self._alpha(state)
+        about |= {"alpha": alpha} if self._votes_in(round_) else {}
         if not self.needs_stack:
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
-            return State(self.smooth([uploads.mean()], round_, clients)[0]), about
+            return State(self.filter([uploads.mean()], round_, clients)[0]), about
         assert isinstance(filtered, Stack)
-        filtered = replace(filtered, weights=self.smooth(filtered.weights, round_, len(filtered.clients)))
+        filtered = replace(filtered, weights=self.filter(filtered.weights, round_, len(filtered.clients), alpha))
         return State(filtered.mean(), self._remember(stored, filtered, always=True), server), about
 
     def smoothed(self, uploads: Weights, round_: int) -> tuple[Weights, dict[str, float]] | None:
-        if not self.smooths(round_) or self.settings.memory != "cohort":  # which smooths more than these uploads
+        by_more = self.settings.memory != "cohort" or self._votes_in(round_)  # than these uploads
+        if not self.smooths(round_) or by_more:
             return None
         clients = len(next(iter(uploads.values())))
         folded = tensors.fold(uploads, self.settings.layers) if self.settings.filter != "damp" else {}
-        thresholds = {name: self.threshold(w.shape, clients, round_) for name, w in folded.items()}
-        return self.smooth(uploads, round_, clients), thresholds
-
-    def smooth(self, models: Any, round_: int, clients: float) -> Any:
-        """Smoothed models of a stack; or of one mean in a list, at the threshold of the stack over the clients."""
-        if self.settings.filter == "damp":
-            chosen = tensors.select_layers(
-                [name for name, w in models.items() if w.is_floating_point()], self.settings.layers
-            )
-            return {name: self._damped(w) if name in chosen else w for name, w in models.items()}
-        folded = tensors.fold(models, self.settings.layers)
-        if self.settings.filter == "threshold":
-            divisor = clients if isinstance(models, list) else 1.0
-            smoothed = self._truncated(list(folded.values()), round_, clients, divisor)
-            return tensors.unfold(dict(zip(folded, smoothed, strict=True)), models)
-        means = [w.mean(-1, keepdim=True) for w in folded.values()]
-        deviations = [w - mean for w, mean in zip(folded.values(), means, strict=True)]
-        kept = self._truncated(deviations, round_, clients)
-        filtered = [mean + deviation for mean, deviation in zip(means, kept, strict=True)]
-        return tensors.unfold(dict(zip(folded, filtered, strict=True)), models)
-
-    def _damped(self, w: torch.Tensor) -> torch.Tensor:
-        """A stacked parameter, clients first: no layer is folded, for the filter treats all entries alike."""
-        return torch.lerp(w.mean(0).expand_as(w), w, self.settings.alpha)
-
-    def _truncated(
-        self, folded: Sequence[torch.Tensor], round_: int, clients: float, divisor: float = 1.0
-    ) -> list[torch.Tensor]:
-        thresholds = [self.threshold(w.shape, clients, round_) / divisor for w in folded]
-        return (self.setup.smooth or tensors.truncated_tsvds)(folded, thresholds)
-
-    @property
-    def _is_scheduled(self) -> bool:
-        return self.settings.threshold == "scheduled"
-
-    def threshold(self, shape: Sequence[int], clients: float, round_: int) -> float:
-        """The threshold of a (d, h, K) tensor; noise alone reaches s sqrt(K) (sqrt(d) + sqrt(h)) in a slice."""
-        if self._is_scheduled:
-            return self._scheduled(round_)
-        noise = self.setup.noise if self.setup.training_noise is None else self.setup.training_noise
-        assert noise is not None
-        edge = noise * clients**0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5)
-        return float(self.settings.kappa * edge)
-
-    def _scheduled(self, round_: int) -> float:
-        return float(self.settings.ratio ** (round_ / self.settings.interval) / (2 * self.settings.strength))
+        thresholds = {name: self.filter.threshold(w.shape, clients, round_) for name, w in folded.items()}
+        return self.filter(uploads, round_, clients, self._alpha(State({}))), thresholds
 
     def _remember(self, stored: Mapping[int, Weights], uploads: Uploads, always: bool = False) -> dict[int, Weights]:
         """The models that clients may restart from; `stored` keeps every client's last one, smoothed or not."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.errors import UsageError
 from fedceo.experiment.base import NotNegative, Positive
-from fedceo.experiment.registry import TASKS
+from fedceo.experiment.method_table import Counts
 from fedceo.lazy import torch
-from fedceo.methods.base import LABEL_COUNTS, Method, MethodSettings, State, register
+from fedceo.methods.base import Method, MethodSettings, Predict, State, register
+from fedceo.methods.counting import check_counts
 from fedceo.methods.heads import check_head
 from fedceo.tensors.weights import last_layer, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
+
+LABEL_COUNTS = "label counts"
+"""The name in State.personal of a client's noised label counts, (classes,)."""
 
 
 class LabelPriorSettings(MethodSettings):
@@ -28,8 +33,9 @@ class LabelPriorSettings(MethodSettings):
     """Standard deviation of the noise on each count of a client's labels; one record moves one count by one."""
 
     @property
-    def counts_noise(self) -> float | None:
-        return self.label_noise
+    def counts(self) -> Counts:
+        """A record that becomes zero is missing from one count; one in whose place another comes may change two."""
+        return Counts("label counts", self.label_noise, 1.0, 2**0.5)
 
     @property
     def keeps_parts(self) -> bool:
@@ -40,21 +46,7 @@ class LabelPriorSettings(MethodSettings):
         return "method.name: label-prior releases label counts, which no audit looks at yet"
 
     def check(self, experiment: Experiment) -> None:
-        if experiment.mechanism.is_user_level:
-            raise ValueError(
-                f'privacy.mechanism: "{experiment.privacy.mechanism}" hides a whole client, whose label counts method '
-                '"label-prior" releases; expected "record" or "none"'
-            )
-        if experiment.privacy.randomness == "system" and experiment.mechanism.adds_noise:
-            raise ValueError(
-                'privacy.randomness: "system" draws the noise of label counts anew when a run is resumed, which shows '
-                'more of them; expected "seeded" for method "label-prior"'
-            )
-        if not TASKS[experiment.task.name].has_classes:
-            raise ValueError(
-                f'task.name: "{experiment.task.name}" has no classes, and method "label-prior" counts labels; expected '
-                '"classification"'
-            )
+        check_counts(experiment, 'method "label-prior"', "label counts")
 
     def search_space(self, experiment: Experiment) -> dict[str, list[Any]]:
         return super().search_space(experiment) | {"method.strength": [0.5, 1.0, 1.5, 2.0, 3.0]}
@@ -70,6 +62,17 @@ class LabelPrior(Method):
         check_head(self.settings.name, self.setup.weights, classes)
         if len(last_layer(self.setup.weights)) != 2:
             raise UsageError("method.name: label-prior moves the bias of the last layer, and the model's has none")
+
+    def counted(
+        self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict
+    ) -> torch.Tensor | None:
+        if client in state.personal:
+            return None
+        classes = len(self.setup.weights[last_layer(self.setup.weights)[1]])
+        return torch.nn.functional.one_hot(labels, classes)
+
+    def told(self, state: State, counts: Mapping[int, torch.Tensor]) -> State:
+        return replace(state, personal={**state.personal, **{k: {LABEL_COUNTS: c} for k, c in counts.items()}})
 
     def personal_clients(self, state: State) -> Sequence[int] | None:
         return sorted(state.personal) or None

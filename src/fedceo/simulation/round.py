@@ -22,8 +22,9 @@ from fedceo.mechanisms.banded import Noises
 from fedceo.mechanisms.base import Mechanism
 from fedceo.mechanisms.clipping import finite_rows
 from fedceo.mechanisms.uploads import Contribution, Senders, Stack, Uploads
-from fedceo.methods.base import LABEL_COUNTS, Method, State, Statistics
+from fedceo.methods.base import Method, State, Statistics
 from fedceo.simulation.clock import Clock
+from fedceo.simulation.counting import noised_counts
 from fedceo.tensors.weights import Weights
 from fedceo.training.context import TrainingContext
 from fedceo.training.threads import threads_for
@@ -40,6 +41,7 @@ class Collected:
         loss: mean training loss of those who trained, None where nobody did or it is not finite.
         sent: the contribution before any mechanism; None where clients send statistics or train elsewhere.
         noise: the noise that the next round's depends on, which no method is shown; empty where there is none.
+        counts: client -> what it has counted of its records, noised, where it releases that in the round.
     """
 
     uploads: Uploads
@@ -47,6 +49,7 @@ class Collected:
     loss: float | None = None
     sent: Contribution | None = None
     noise: Noises = field(default_factory=dict)
+    counts: dict[int, Tensor] = field(default_factory=dict)
 
 
 Collect = Callable[[State, Entry], Collected]
@@ -108,6 +111,7 @@ def take_round(state: State, entry: Entry, method: Method, collect: Collect, clo
     found = collect(state, entry)
     if found.personal:
         state = replace(state, personal={**state.personal, **found.personal})
+    state = method.told(state, found.counts) if found.counts else state
     numbers = len(entry.reported) * sum(w.numel() for w in state.weights.values())
     with (clock or Clock()).during("server step"), threads_for(numbers):
         after, about = method.aggregate(state, method.visible(found.uploads), entry.round)
@@ -138,10 +142,12 @@ class LocalCohort:
         statistics = self.method.statistics(entry.round)
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
-        personal = _kept(sent.personal, entry) | self._label_counts(state, entry)
+        personal = _kept(sent.personal, entry)
+        with self.clock.during("training"):
+            counts = noised_counts(self.method, self.mechanism, self.context, state, entry)
         if self.method.stays_home(entry.round):
             senders = self._senders(entry)
-            return Collected(Stack({}, senders.clients, senders.sizes, 0), personal, loss)
+            return Collected(Stack({}, senders.clients, senders.sizes, 0), personal, loss, counts=counts)
         origin = {name: state.weights[name] for name in sent.start}
         if statistics is not None:  # which are noised as they are, not as changes of the model
             origin = {name: torch.zeros_like(w) for name, w in origin.items()}
@@ -150,19 +156,7 @@ class LocalCohort:
             mechanism = self.mechanism.before(entry.round, origin, self.noise)
             uploads = mechanism.privatise(sent, self._senders(entry), origin)
         sent_models = sent if statistics is None else None
-        return Collected(uploads, personal, loss, sent_models, mechanism.drawn)
-
-    def _label_counts(self, state: State, entry: Entry) -> dict[int, Weights]:
-        """The label counts that clients release when they first take part, if the method asks for them."""
-        noise = self.method.settings.counts_noise
-        if noise is None:
-            return {}
-        first = [client for client in entry.own if client not in state.personal]
-        return {client: {LABEL_COUNTS: self._noised_counts(client, noise)} for client in first}
-
-    def _noised_counts(self, client: int, noise: float) -> Tensor:
-        counts = torch.tensor(self.context.federation.labels_of(client), dtype=torch.float64)
-        return self.mechanism.noised_counts(counts, client, noise).to(self.context.device, self.context.dtype)
+        return Collected(uploads, personal, loss, sent_models, mechanism.drawn, counts)
 
     def _senders(self, entry: Entry) -> Senders:
         clients = entry.reported

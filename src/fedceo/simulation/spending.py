@@ -62,7 +62,7 @@ def privacy_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier:
         participation_cap=privacy.participation_cap,
         groups=experiment.cohort.groups,
         record_steps=_record_steps(experiment, sizes),
-        counts_noise=method.counts_noise,
+        counts=method.counts,
     )
 
 

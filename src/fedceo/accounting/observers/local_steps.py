@@ -8,10 +8,11 @@ import numpy as np
 from fedceo.accounting import reasons
 from fedceo.accounting.observers.base import VIEWS, Answer, View
 from fedceo.accounting.participations import Count, participation_counts
-from fedceo.accounting.plan import Plan, Question, RecordSteps
+from fedceo.accounting.plan import Question, RecordSteps
 from fedceo.accounting.pld import averages_epsilon
 from fedceo.accounting.renyi import Curve, drawn_curve, round_curve
 from fedceo.accounting.rounds import Round
+from fedceo.experiment.method_table import Counts
 
 
 def steps_answer(question: Question, count: Count) -> Answer:
@@ -21,7 +22,7 @@ def steps_answer(question: Question, count: Count) -> Answer:
         return Answer(None, reasons.NONE, reasons.BATCHES_CHANGE, "poisson", "record")
     participations = math.ceil(count.value - 1e-9)  # a mean of 30 must not become 31 by rounding errors
 
-    counts = [(_label_counts(plan), 1)] if plan.counts_noise is not None and participations else []
+    counts = [(_counts_of(plan.counts, plan.adjacency), 1)] if plan.counts is not None and participations else []
 
     def epsilon_of(kind: RecordSteps) -> float:
         return averages_epsilon(((_step(question, kind), participations * kind.steps), *counts), plan.delta)
@@ -32,8 +33,8 @@ def steps_answer(question: Question, count: Count) -> Answer:
         f"one record of a client, not the client, against anyone including the server; {worst.steps} Poisson "
         f"steps at rate {worst.rate:.4g} in each of {participations} participations, {count.meaning}"
     )
-    if counts:
-        assumption += f"; and the client's label counts, released once with noise of {plan.counts_noise:g}"
+    if plan.counts is not None and participations:
+        assumption += f"; and the client's {plan.counts.of}, released once with noise of {plan.counts.noise:g}"
     return Answer(epsilon_of(worst), reasons.POISSON, assumption, "poisson", "record")
 
 
@@ -55,7 +56,7 @@ class LocalSteps(View):
         participation = np.maximum.reduce(
             [kind.steps * round_curve(_step(question, kind)) for kind in plan.record_steps]
         )
-        counts = 0.0 if plan.counts_noise is None else round_curve(_label_counts(plan))
+        counts = 0.0 if plan.counts is None else round_curve(_counts_of(plan.counts, plan.adjacency))
         if count.is_known:
             return count.value * participation + counts
         return question.rounds * drawn_curve(plan.rate, participation) + counts
@@ -66,13 +67,11 @@ def _step(question: Question, kind: RecordSteps) -> Round:
     return Round.of(kind.rate, question.plan.noise_multiplier, question.plan.adjacency, hidden_size=True)
 
 
-def _label_counts(plan: Plan) -> Round:
-    """The release of a client's label counts, as a round that the client is in (D20)."""
-    noise = plan.counts_noise
-    assert noise is not None
-    # a label that takes another's place moves two counts by one each, which is sqrt(2) and not twice the one
-    multiplier = noise * math.sqrt(2) if plan.adjacency == "replace-one" else noise
-    return Round.of(1.0, multiplier, plan.adjacency, hidden_size=True)
+def _counts_of(counts: Counts, adjacency: str) -> Round:
+    """The release of a client's counts, as a round that the client is in (D20)."""
+    # a round of replace-one takes it that a replaced record moves the sum twice as far as one that becomes zero
+    multiplier = 2 * counts.noise / counts.replaced if adjacency == "replace-one" else counts.noise / counts.moved
+    return Round.of(1.0, multiplier, adjacency, hidden_size=True)
 
 
 class OtherCount(View):

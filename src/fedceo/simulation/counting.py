@@ -1,0 +1,52 @@
+"""Counts of their own records that clients release: what a method asks for, bounded record by record, and noised."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedceo.accounting.ledger import Entry
+from fedceo.mechanisms.base import Mechanism
+from fedceo.methods.base import Method, Predict, State
+from fedceo.simulation.evaluation import at_once
+from fedceo.training.context import TrainingContext
+
+
+def noised_counts(
+    method: Method, mechanism: Mechanism, context: TrainingContext, state: State, entry: Entry
+) -> dict[int, Tensor]:
+    """The counts, (counts,), of every client that releases some in the round.
+
+    No record adds more to them than the accountant takes it to, whatever the method says that it adds.
+    """
+    settings, found = method.settings.counts, {}
+    if settings is None:
+        return {}
+    for client in entry.own:
+        indices = context.federation.train[client].to(context.device)
+        labels = context.labels[indices]
+        added = method.counted(state, client, entry.round, labels, _predictions(context, indices))
+        if added is not None:
+            counts = bounded(added, settings.moved).sum(0).cpu()
+            noised = mechanism.noised_counts(counts, client, settings.noise)
+            found[client] = noised.to(context.device, context.dtype)
+    return found
+
+
+def bounded(added: Tensor, most: float) -> Tensor:
+    """Rows, (n, counts), in float64, each no longer than `most`; one that is not finite becomes zero."""
+    rows = added.double()
+    rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+    return rows * (most / rows.norm(dim=1, keepdim=True)).clamp_max(1.0)
+
+
+def _predictions(context: TrainingContext, indices: Tensor) -> Predict:
+    @torch.no_grad()
+    def predict(weights: Mapping[str, Tensor]) -> Tensor:
+        context.model.eval()
+        parts = torch.split(indices, at_once(context.device))
+        logits = [functional_call(context.model, dict(weights), (context.inputs_of(part),)) for part in parts]
+        return torch.cat(logits).argmax(1)
+
+    return predict

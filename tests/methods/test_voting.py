@@ -1,0 +1,161 @@
+"""Votes on alpha: what clients count, how far a record moves it, which value wins, and what it costs."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch.func import functional_call
+
+from fedceo.accounting.gaussian import gaussian_epsilon
+from fedceo.accounting.plan import Plan, Realised, RecordSteps
+from fedceo.accounting.rows import answer
+from fedceo.audit.report import audit
+from fedceo.errors import UsageError
+from fedceo.experiment.file import parse_experiment
+from fedceo.methods.base import State
+from fedceo.methods.fedceo import FedCEOSettings
+from fedceo.methods.voting import ALPHAS, MOST, VOTES, elected_in, votes_in, votes_of, with_votes
+from fedceo.simulation.counting import bounded
+from fedceo.simulation.preparing import prepare
+from fedceo.simulation.spending import planned_rows
+from tests.support.plain_rounds import EVERYBODY, close, model, simulated, table
+from tests.support.small_federation import SIZES, federation
+
+VOTED: dict[str, Any] = {"name": "fedceo", "filter": "damp", "alpha": "voted", "interval": 1, "restart": "mean"}
+FIXED: dict[str, Any] = VOTED | {"alpha": 0.75}
+NONE: dict[str, Any] = {"mechanism": "none", "noise_multiplier": None}
+RECORD: dict[str, Any] = {"mechanism": "record", "clip": 1.0, "noise_multiplier": 2.0}
+
+
+def right_by_hand(state: State, client: int, alpha: float) -> int:
+    """How many of its records a client's model with that alpha classifies right; the state has those of 0.75."""
+    data, mean = federation(), state.weights
+    own = {name: mean[name] + (w - mean[name]) / 0.75 * alpha for name, w in state.personal[client].items()}
+    mine = data.train[client]
+    logits = functional_call(model().double(), own, (data.inputs(data.x[mine].double(), torch.float64),))
+    return int((logits.argmax(1) == data.y[mine]).sum())
+
+
+@pytest.mark.parametrize("memory", ["cohort", "all", "mean"])
+def test_without_noise_the_least_alpha_with_most_records_right_wins_in_the_last_round(memory: str) -> None:
+    def taken(method: dict[str, Any], rounds: int) -> Any:
+        return simulated(method | {"memory": memory}, "batched", rounds, privacy=NONE)
+
+    before, voted = taken(FIXED, 3), taken(VOTED, 4)
+    right = {alpha: sum(right_by_hand(before.state, k, alpha) for k in EVERYBODY) for alpha in ALPHAS}
+    best = max(ALPHAS, key=lambda alpha: (right[alpha], -alpha))
+    fixed = taken(FIXED | {"alpha": best}, 4)
+    assert close(voted.state.weights, fixed.state.weights), "alpha is of models that nobody trains from"
+    assert all(close(voted.state.personal[k], fixed.state.personal[k]) for k in EVERYBODY)
+    assert VOTES not in voted.state.server
+
+
+def test_the_round_says_what_was_elected_and_no_other_does() -> None:
+    simulation = prepare(parse_experiment(table(VOTED, train={"rounds": 3}, privacy=NONE)), federation(), model())
+    records = [simulation.step() for _ in range(3)]
+    assert ["alpha" in record for record in records] == [False, False, True]
+    assert records[-1]["alpha"] in ALPHAS
+
+
+@given(arrays.arrays(bool, (5, len(ALPHAS))), arrays.arrays(bool, (5, len(ALPHAS))))
+def test_no_record_moves_votes_further_than_is_accounted_for(one: Any, other: Any) -> None:
+    counts, (a, b) = votes_in(15.0), (votes_of(torch.from_numpy(each)) for each in (one, other))
+    assert float(a.norm(dim=1).max()) <= counts.moved + 1e-12
+    assert float((a - b).norm(dim=1).max()) <= counts.replaced + 1e-12
+    assert torch.allclose(bounded(a, counts.moved), a, atol=1e-12), "what is within its bounds stays as it is"
+
+
+def test_the_bounds_are_reached() -> None:
+    half = torch.tensor([[True, True, True, False, False, False]])
+    assert float(votes_of(half).norm()) == pytest.approx(MOST)
+    assert float((votes_of(half) - votes_of(~half)).norm()) == pytest.approx(2 * MOST)
+
+
+def test_rows_that_are_too_long_are_cut_and_those_not_finite_count_for_nothing() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0], [float("inf"), 0.0], [0.0, 0.0]])
+    expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert torch.allclose(bounded(rows, 1.0), expected)
+
+
+def test_ties_within_the_noise_go_to_the_small_value() -> None:
+    votes = torch.tensor([-40.0, -9.0, 12.0, 14.0, 13.0, 10.0])
+    state = with_votes(State({}), {0: votes / 2, 1: votes / 2})
+    assert elected_in(state, 0.0, 0.75) == 0.5
+    assert elected_in(state, 1.0, 0.75) == 0.25, "two clients, a deviation of two in a difference"
+    assert elected_in(state, 12.0, 0.75) == 0.1
+    assert elected_in(State({}), 0.0, 0.75) == 0.75
+
+
+@pytest.mark.parametrize(("adjacency", "farthest", "step"), [("zero-out", MOST, 1), ("replace-one", 2 * MOST, 2)])
+def test_votes_compose_with_steps_of_all_records_as_gaussians_do(adjacency: str, farthest: float, step: int) -> None:
+    plan = Plan(
+        10, 10, 1, 3.0, 1e-5, "record", adjacency=adjacency, record_steps=(RecordSteps(1.0, 20),), counts=votes_in(5.0)
+    )
+    mu = ((farthest / 5.0) ** 2 + 20 * (step / 3.0) ** 2) ** 0.5
+    found = answer(plan, "server", Realised(participations=1))
+    assert found.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-3)
+    assert "votes on alpha, released once with noise of 5" in found.assumption
+
+
+def test_a_vote_costs_what_the_rows_say_and_a_target_covers_it() -> None:
+    fixed, voted = (
+        {
+            row.observer: row.epsilon
+            for row in planned_rows(parse_experiment(table(method, privacy=RECORD, train={"rounds": 4})), list(SIZES))
+        }
+        for method in (FIXED, VOTED | {"vote_noise": 2.0})
+    )
+    assert voted["server"] is not None and fixed["server"] is not None and voted["server"] > fixed["server"]
+    target = RECORD | {"noise_multiplier": None, "target_epsilon": 2.0, "observer": "server"}
+    less, more = (
+        prepare(parse_experiment(table(method, privacy=target)), federation(), model()).noise_multiplier
+        for method in (FIXED, VOTED)
+    )
+    assert more > less
+
+
+def test_votes_leave_with_noise_under_record_privacy() -> None:
+    simulation = prepare(
+        parse_experiment(table(VOTED, train={"rounds": 2, "engine": "batched"}, privacy=RECORD)), federation(), model()
+    )
+    simulation.step()
+    before, entry = simulation.state, simulation.draw()
+    collected = simulation.local_cohort(2)(before, entry)
+    assert sorted(collected.counts) == list(EVERYBODY)
+    far = torch.stack([collected.counts[k].double().cpu() for k in EVERYBODY])
+    assert (far.std() > 5) and not torch.equal(far, far.round()), "noise of 15 on counts of a few records"
+    again = simulation.local_cohort(2)(before, entry)
+    assert all(torch.equal(again.counts[k], collected.counts[k]) for k in EVERYBODY), "and never with other noise"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"method": VOTED | {"restart": "own"}}, r'method.restart "own", expected "mean" with method.alpha "voted"'),
+        ({"method": VOTED | {"interval": 2}}, r'method.interval: 2, expected 1 with method.alpha "voted"'),
+        ({"privacy": {"mechanism": "distributed"}}, "privacy.mechanism: .* hides a whole client, whose votes"),
+        ({"privacy": RECORD | {"randomness": "system"}}, 'privacy.randomness: "system" draws the noise of votes anew'),
+        ({"task": {"name": "regression"}}, 'task.name: "regression" has no classes'),
+        ({"method": VOTED | {"alpha": "elected"}}, r'method.alpha: expected a number from 0 to 1, or "voted", got'),
+        ({"method": VOTED | {"alpha": True}}, r'method.alpha: expected a number from 0 to 1, or "voted", got True'),
+        ({"method": VOTED | {"vote_noise": 0.0}}, "method.vote_noise"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=f"^{line}"):
+        parse_experiment(table(**({"method": VOTED, "privacy": RECORD} | change)))
+
+
+def test_noise_of_votes_that_nobody_casts_makes_no_other_experiment() -> None:
+    assert FedCEOSettings(filter="damp", vote_noise=3.0) == FedCEOSettings(filter="damp")
+    assert FedCEOSettings(filter="damp", alpha="voted", vote_noise=3.0).vote_noise == 3.0
+    assert FedCEOSettings(alpha="voted") == FedCEOSettings()
+
+
+def test_an_audit_is_refused_in_a_line() -> None:
+    experiment = parse_experiment(table(VOTED, privacy=RECORD, train={"rounds": 2}))
+    with pytest.raises(UsageError, match="^method.alpha: votes"):
+        audit(prepare(experiment, federation(), model()))
