@@ -12,7 +12,6 @@ from fedceo.accounting.observers.local_steps import LocalSteps
 from fedceo.accounting.plan import Plan, Question, Realised, RecordSteps
 from fedceo.accounting.renyi import ORDERS
 from fedceo.accounting.rows import answer
-from fedceo.audit.report import audit
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
 from fedceo.mechanisms.base import make_mechanism
@@ -128,10 +127,8 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], line: str) -> None
         parse_experiment(table(**({"method": {"name": "label-prior"}} | change)))
 
 
-def test_a_layer_without_bias_and_an_audit_are_refused() -> None:
+def test_a_layer_without_bias_is_refused() -> None:
     bare = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3, bias=False))
     experiment = parse_experiment(table({"name": "label-prior"}, privacy=RECORD))
     with pytest.raises(UsageError, match=r"^method.name: label-prior moves the bias of the last layer"):
         prepare(experiment, federation(), bare)
-    with pytest.raises(UsageError, match=r"^method.name: label-prior releases label counts"):
-        audit(prepare(experiment, federation(), model()))

@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch.func import functional_call
 
 from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.plan import Plan, Realised, RecordSteps
 from fedceo.accounting.rows import answer
-from fedceo.audit.report import audit
 from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
 from fedceo.methods.base import State
@@ -153,9 +151,3 @@ def test_noise_of_votes_that_nobody_casts_makes_no_other_experiment() -> None:
     assert FedCEOSettings(filter="damp", vote_noise=3.0) == FedCEOSettings(filter="damp")
     assert FedCEOSettings(filter="damp", alpha="voted", vote_noise=3.0).vote_noise == 3.0
     assert FedCEOSettings(alpha="voted") == FedCEOSettings()
-
-
-def test_an_audit_is_refused_in_a_line() -> None:
-    experiment = parse_experiment(table(VOTED, privacy=RECORD, train={"rounds": 2}))
-    with pytest.raises(UsageError, match="^method.alpha: votes"):
-        audit(prepare(experiment, federation(), model()))

@@ -31,6 +31,7 @@ from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.accounting.plan import NoiseSite, Plan, Realised
 from fedceo.accounting.rows import answer
 from fedceo.audit.canaries import Samples, sure_bound
+from fedceo.audit.counts import count_findings
 from fedceo.audit.findings import ALPHA, Finding
 from fedceo.audit.keys import key_findings
 from fedceo.audit.records import RecordAudit
@@ -156,7 +157,7 @@ def audit(simulation: "Simulation", *, rounds: int | None = None, seed: int | No
     looked: Survey | RecordAudit
     if mechanism.trains_privately:
         canaries = looked = RecordAudit(simulation, rng)
-        findings = [*looked.findings(), *batch_findings(simulation, rng), *findings]
+        findings = [*looked.findings(), *batch_findings(simulation, rng), *findings, *count_findings(simulation, rng)]
     else:
         canaries, looked = UploadAudit(simulation, rng), Survey(simulation, rng)
         findings = [*looked.findings(), *findings]

@@ -119,10 +119,6 @@ class FedCEOSettings(MethodSettings):
         return self.alpha == "voted"
 
     @property
-    def refused_by_audit(self) -> str | None:
-        return "method.alpha: votes, which no audit looks at yet" if self.alpha == "voted" else None
-
-    @property
     def has_personal_models(self) -> bool:
         """Whether clients are handed models that are made from single uploads."""
         return self.restart != "mean" or self.filter != "threshold" or self.memory != "cohort"

@@ -1,0 +1,74 @@
+"""The audit of counts that clients release: what is right passes, what is broken is found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedceo.audit.report import Report, audit
+from fedceo.mechanisms.base import Mechanism
+from fedceo.methods.fedceo import FedCEO
+from fedceo.methods.label_prior import LabelPrior
+from fedceo.simulation import counting
+from tests.support.audited_runs import simulation
+
+VOTED: dict[str, Any] = {"name": "fedceo", "filter": "damp", "alpha": "voted", "interval": 1, "restart": "mean"}
+METHODS: dict[str, dict[str, Any]] = {
+    "votes": VOTED, "votes, mean of rounds": VOTED | {"memory": "mean"}, "label counts": {"name": "label-prior"},
+}  # fmt: skip
+
+
+def failed(report: Report) -> set[str]:
+    return {finding.check for finding in report.findings if not finding.passed}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_counts_as_they_are_pass(name: str) -> None:
+    report = audit(simulation("record", METHODS[name], sigma=0.8), rounds=40, seed=1)
+    assert not report.refuted, failed(report)
+    assert {"counts", "counts, sums", "counts, rounds"} <= {finding.check for finding in report.findings}
+
+
+def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Mechanism.noised_counts
+    monkeypatch.setattr(Mechanism, "noised_counts", lambda self, c, k, noise: right(self, c, k, 0.5 * noise))
+
+
+def the_same_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Mechanism.noised_counts
+    monkeypatch.setattr(Mechanism, "noised_counts", lambda self, c, k, noise: right(self, c, 0, noise))
+
+
+def no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "bounded", lambda added, most: added)
+
+
+def in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedCEO, "_votes_in", lambda self, round_: self.settings.alpha == "voted")
+
+    def counted(self: LabelPrior, state: Any, client: int, round_: int, labels: Tensor, predict: Any) -> Tensor:
+        return torch.nn.functional.one_hot(labels, 10)
+
+    monkeypatch.setattr(LabelPrior, "counted", counted)
+
+
+FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    half_the_noise: "counts", the_same_for_all: "counts, sums", no_bound: "counts", in_every_round: "counts, rounds",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["votes", "label counts"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_broken_is_found(
+    name: str, fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    report = audit(simulation("record", METHODS[name], sigma=0.8), rounds=2, seed=1)
+    assert FAULTS[fault] in failed(report)
+
+
+def test_a_run_without_counts_has_no_such_check() -> None:
+    report = audit(simulation("record", {"name": "fedavg"}, sigma=0.8), rounds=2, seed=1)
+    assert not any(finding.check.startswith("counts") for finding in report.findings)
