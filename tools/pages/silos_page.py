@@ -7,15 +7,13 @@ A cell's name is EPSILON/METHOD/PARTITION. Whatever has no runs is said to have 
 
 import itertools
 import json
-import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 from runs_found import ROOT, Found, cells_in, chosen, compare, difference, load, markdown, shown, trials_of
+from silos_alpha import ALPHAS, by_runs, by_trials, by_votes
+from silos_cells import NAMES, OURS, P_DIST, P_GLOB, P_LOC, WORST, Cells, axes, mean_of, place
 from trial_grids import grown, joined, silos_grid
-
-from fedceo.methods.fedceo import FedCEOSettings
 
 PAGE = ROOT / "docs" / "collaboration.md"
 BEGIN, END = "<!-- begin measured -->\n", "<!-- end measured -->\n"
@@ -28,29 +26,8 @@ TABLES = {
     "silos/cifar10-100-small-cnn": "CIFAR-10 in 100 silos, a small CNN on pixels",
     "silos/cifar10-100-mlp": "CIFAR-10 in 100 silos, an MLP on pixels",
 }
-NAMES = {
-    "fedceo-damp-mean": "FedCEO, damp, mean of rounds", "fedceo-damp": "FedCEO, damp",
-    "fedceo-spare-mean": "FedCEO, spare-mean", "fedceo": "FedCEO, threshold",
-    "mr-mtl": "MR-MTL", "ditto": "Ditto", "fedavg-finetune": "FedAvg + fine-tuning", "ppsgd": "PPSGD",
-    "centaur": "CENTAUR", "label-prior": "FedAvg + label prior", "local": "alone", "fedavg": "FedAvg, one model",
-}  # fmt: skip
-OURS = "fedceo-damp-mean"
-ALPHAS = {
-    "silos/alpha": "How flat the optimum in alpha is",
-    "silos/alpha-mean": "How flat it is for deviations averaged over rounds",
-}
-DEFAULT: float = FedCEOSettings.model_fields["alpha"].default
-"""The factor of `filter = "damp"` that nobody has to tune."""
-NEAR = 1.5
-"""Points of P-dist within which the default factor should be of the best fixed one."""
-P_DIST, WORST, P_GLOB = "distribution_accuracy_last", "distribution_accuracy_worst_last", "personal_accuracy_last"
-P_LOC = "local_accuracy_last"
-
 CLIENTS = ROOT / "results" / "silos" / "cifar10-100.clients.json"
 """What every silo has of three methods, as tools/silo_clients.py writes it."""
-
-Cells = Mapping[str, Found]
-_Factor = TypeVar("_Factor")
 
 INTRO = """Every method at the same epsilon of a record (zero-out, delta = min(1e-5, n^-1.1) for n records), against
 everybody, the server included; 30 rounds, everybody in each, E = 1, clip 1. Every method had 20 trials (its learning
@@ -100,8 +77,9 @@ def section(cells: Cells) -> str:
             parts.append(f"### {title}\n\nExperiments in `experiments/{table}.toml`.\n")
             parts.append(_table(table, cells))
     parts += [
-        *_by_trials(cells),
-        *(_flatness(table, title, cells) for table, title in ALPHAS.items() if run[table]),
+        *by_trials(cells, TABLES),
+        *by_votes(),
+        *(by_runs(table, cells) for table in ALPHAS if run[table]),
         *_clients(),
     ]
     idle = [f"`{table}.toml` ({len(cells_in(table))})" for table, has_run in run.items() if not has_run]
@@ -146,26 +124,6 @@ def _of_writers(table: str, cells: Cells) -> Iterator[str]:
         alpha = chosen(trials_of(names[OURS]))["method.alpha"]
         words = OF_WRITERS.format(fedavg=means["fedavg"], ours=means[OURS], alpha=alpha, alone=means["local"])
         yield textwrap.fill(words, 120, break_long_words=False) + "\n"
-
-
-def axes(table: str) -> tuple[list[str], list[str]]:
-    """The epsilons and partitions of a table, as they stand in names; "" is the partition of a table without any."""
-    places = [name.removeprefix(f"{table}/").split("/") for name in cells_in(table)]
-    epsilons = sorted({parts[0] for parts in places}, key=lambda each: float(each.rpartition("-")[2]))
-    found = {"/".join(parts[2:]) for parts in places}
-    order = ["iid", "dirichlet-1", "unequal-1", "dirichlet-0.3", "unequal-0.3", "dirichlet-0.1", "shards", ""]
-    return epsilons, sorted(found, key=order.index)
-
-
-def place(table: str, epsilon: str, method: str, partition: str) -> str:
-    """The full name of a cell."""
-    return "/".join(filter(None, [table, epsilon, method, partition]))
-
-
-def mean_of(found: Found | None, which: str = P_DIST) -> float | None:
-    """The mean over seeds in percent; None without a run."""
-    values = found.percent(which) if found is not None else []
-    return statistics.fmean(values) if values else None
 
 
 def _mean(found: Found | None, which: str = P_DIST) -> str:
@@ -240,70 +198,6 @@ def _listed(table: str, names: Sequence[str]) -> str:
         place if len(methods) == len(NAMES) else f"{place} ({', '.join(methods)})" for place, methods in lacking.items()
     )
     return ", ".join(whole)
-
-
-TRIED = {table.removeprefix("silos/") for table in TABLES}
-"""Tables whose trials have the factor as one of their settings."""
-BY_TRIALS = """### How flat the optimum in alpha is
-
-By the trials of the tables above, so on validation records and with seed 0: P-dist in percent at the best of the four
-rates for each alpha, in every setting that was run.
-
-"""
-
-
-def best_by_alpha(name: str) -> dict[float, float]:
-    """alpha -> the best validation P-dist over rates in percent, by a cell's trials."""
-    found: dict[float, float] = {}
-    for trial in trials_of(name):
-        if "method.alpha" in trial:
-            score = 100 * (trial["validation_accuracy"] or 0.0)
-            found[trial["method.alpha"]] = max(found.get(trial["method.alpha"], 0.0), score)
-    return dict(sorted(found.items()))
-
-
-def _by_trials(cells: Cells) -> Iterator[str]:
-    """The table of the trials' P-dist by factor, and what the default loses against the best of them."""
-    found = {name.removeprefix("silos/"): best_by_alpha(name) for name in cells if name.split("/")[1] in TRIED}
-    settings = {name: values for name, values in found.items() if values}
-    if settings:
-        yield BY_TRIALS + _by_factor(settings, DEFAULT)
-
-
-def _by_factor(settings: Mapping[str, Mapping[_Factor, float]], default: _Factor) -> str:
-    rows, far = [], []
-    for setting, values in settings.items():
-        best = max(values.values())
-        loss = best - values[default]
-        far += [f"{setting} ({loss:.1f})"] if loss > NEAR else []
-        told = (f"**{value:.1f}**" if value == best else f"{value:.1f}" for value in values.values())
-        rows.append((setting, *told, f"{loss:.1f}"))
-    near = f"{len(rows) - len(far)} of {len(rows)} settings"
-    said = f"The default, {DEFAULT}, is within {NEAR} points of the best in {near}"
-    said += f"; not in {', '.join(far)}.\n" if far else ".\n"
-    names = [f"alpha {str(factor).removeprefix('alpha-')}" for factor in next(iter(settings.values()))]
-    return markdown(("P-dist", *names, f"lost by {DEFAULT}"), rows) + "\n" + said
-
-
-def flatness(table: str, cells: Cells) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every setting in which all factors were run, with the mean P-dist of each."""
-    epsilons, partitions = axes(table)
-    factors = list(dict.fromkeys(name.split("/")[3] for name in cells_in(table)))
-    for epsilon, partition in itertools.product(epsilons, partitions):
-        means = {factor: mean_of(cells.get(place(table, epsilon, factor, partition))) for factor in factors}
-        known = {factor: mean for factor, mean in means.items() if mean is not None}
-        if len(known) == len(factors):
-            yield f"{epsilon}/{partition}", known
-
-
-def _flatness(table: str, title: str, cells: Cells) -> str:
-    """The table of P-dist by factor, and what the default loses against the best."""
-    head = (
-        f"### {title}\n\n"
-        f"Experiments in `experiments/{table}.toml`; the rate is tuned for every factor, by four trials.\n\n"
-    )
-    settings = dict(flatness(table, cells))
-    return head + (_by_factor(settings, f"alpha-{DEFAULT}") if settings else "No setting has all of its factors yet.\n")
 
 
 def _clients() -> Iterator[str]:

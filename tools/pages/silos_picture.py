@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from runs_found import ROOT, Found, compare, load
-from silos_page import CLIENTS, NAMES, OURS, P_DIST, axes, mean_of, place
+from silos_cells import NAMES, OURS, P_DIST, axes, mean_of, place
+from silos_page import CLIENTS
 
 from fedceo.report.style import COLOURS, Drawing, light_grid, panels, styled
 

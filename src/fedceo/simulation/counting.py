@@ -26,7 +26,7 @@ def noised_counts(
     for client in entry.own:
         indices = context.federation.train[client].to(context.device)
         labels = context.labels[indices]
-        added = method.counted(state, client, entry.round, labels, _predictions(context, indices))
+        added = method.counted(state, client, entry.round, labels, predictions(context, indices))
         if added is not None:
             counts = bounded(added, settings.moved).sum(0).cpu()
             noised = mechanism.noised_counts(counts, client, settings.noise)
@@ -41,7 +41,9 @@ def bounded(added: Tensor, most: float) -> Tensor:
     return rows * (most / rows.norm(dim=1, keepdim=True)).clamp_max(1.0)
 
 
-def _predictions(context: TrainingContext, indices: Tensor) -> Predict:
+def predictions(context: TrainingContext, indices: Tensor) -> Predict:
+    """The class that a model gives each of the records with these indices."""
+
     @torch.no_grad()
     def predict(weights: Mapping[str, Tensor]) -> Tensor:
         context.model.eval()
