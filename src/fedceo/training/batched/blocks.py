@@ -95,13 +95,24 @@ class Linear:
 
     def run(self, weights: Weights, x: Tensor, batch: Batch) -> "LinearPass":
         mask = batch.mask if self.masked else None
-        return LinearPass(self, weights[self.weight], weights[self.bias] if self.bias else None, x, mask)
+        squares = batch.squares if x is batch.x else None
+        return LinearPass(self, weights[self.weight], weights[self.bias] if self.bias else None, x, mask, squares)
 
 
 class LinearPass:
     """y = x W^T + bias, masked and cut off at zero; x is (K, B, in), y (K, B, out)."""
 
-    def __init__(self, block: Linear, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Tensor | None) -> None:
+    def __init__(
+        self,
+        block: Linear,
+        weight: Tensor,
+        bias: Tensor | None,
+        x: Tensor,
+        mask: Tensor | None,
+        squares: Tensor | None = None,
+    ) -> None:
+        """squares: (K, B) the squared norms of x, which need not be read for them again where they are known."""
+        self.squares = squares
         self.block, self.weight, self.bias = block, weight, bias
         self.shape, self.x = x.shape, x if x.ndim == 3 else x.flatten(2)
         # a CPU multiplies by few columns, as those of ten logits or ten records are, at half its speed or less
@@ -144,13 +155,13 @@ class LinearPass:
         return dx
 
     def squared_norms(self) -> Tensor:
-        inputs = self.x.square().sum(2)
+        inputs = self.x.square().sum(2) if self.squares is None else self.squares
         return self.g.square().sum(2) * (inputs if self.block.bias is None else inputs + 1)
 
     def sum_gradients(self, factors: Tensor | None, sums: Weights) -> None:
         g, x = self.g, self.x
         if factors is not None:
-            g, x = scaled(g, x, factors)
+            g, x = scaled(g, x, factors, self.squares)
         torch.bmm(g.mT, x, out=sums[self.block.weight])
         if self.block.bias:
             torch.sum(g, 1, out=sums[self.block.bias])
@@ -161,11 +172,15 @@ def cut_off(dy: Tensor, y: Tensor) -> Tensor:
     return torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dy)
 
 
-def scaled(g: Tensor, x: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """The records' rows of g times their factors, and x with zeros where the factor is 0, since 0 * NaN is NaN."""
+def scaled(g: Tensor, x: Tensor, factors: Tensor, squares: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The records' rows of g times their factors, and x with zeros where the factor is 0, since 0 * NaN is NaN.
+
+    squares: the squared norms of x, if they are known: where these are finite, so is x.
+    """
     counted = factors[..., None] > 0
     g = torch.where(counted, g * factors[..., None], 0.0)
-    if g.device.type == "cpu" and bool(torch.isfinite(x.sum())):  # asking is cheap here, copying x is not
+    read = x if squares is None else squares
+    if g.device.type == "cpu" and bool(torch.isfinite(read.sum())):  # asking is cheap here, copying x is not
         return g, x
     return g, torch.where(counted, x, 0.0)
 

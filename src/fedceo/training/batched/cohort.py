@@ -50,6 +50,7 @@ class Batch(NamedTuple):
         mask: (K, B, units) or none.
         shares: the `fractions`, where they are known already.
         places: where in x the records are, if they are not copied.
+        squares: (K, B) the squared norms of the records, where they are known already.
     """
 
     x: Tensor
@@ -58,6 +59,7 @@ class Batch(NamedTuple):
     mask: Tensor | None = None
     shares: Tensor | None = None
     places: Places | None = None
+    squares: Tensor | None = None
 
     @property
     def present(self) -> Tensor:
@@ -237,12 +239,19 @@ class Cohort:
         *before, _ = (prod(shape) for shape in self.shapes.values())
         return all(size % 4 == 0 for size in before) and all(s[1] % 4 == 0 for s in self.shapes.values() if len(s) == 2)
 
-    def batch(self, context: TrainingContext, in_place: bool = False) -> Batch:
-        """The batch of the step to take; in_place: on a GPU, without copies of its records."""
+    def batch(self, context: TrainingContext, in_place: bool = False, measured: bool = False) -> Batch:
+        """The batch of the step to take.
+
+        Args:
+            in_place: on a GPU, without copies of its records.
+            measured: on a CPU, with the squared norms of its records where all records are at hand.
+        """
         if self.step.is_cpu:  # asking which step it is costs nothing here, and views no copies
             step = int(self.step)
             batches, counts, masks = self.batches[step], self.counts[step], self.masks
-            return Batch(*context.records(batches), counts, None if masks is None else masks[step])
+            squares = context.squares[batches] if measured and context.inputs is not None else None
+            mask = None if masks is None else masks[step]
+            return Batch(*context.records(batches), counts, mask, squares=squares)
         if has_kernels(context.device, context.dtype) and context.inputs is not None:
             from fedceo.training.cuda.records import gather
 

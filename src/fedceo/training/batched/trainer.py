@@ -227,9 +227,10 @@ class BatchedTrainer:
         """The cohort of these clients after all of their steps."""
         cohort, work = Cohort.of(shares, read, None if noise is None else noise.keys), shares[0].work
         in_place = self._has_kernels and isinstance(program, Chain) and program.reads_in_place(cohort.shapes)
+        measured = work.record is not None and isinstance(program, Chain) and program.first_linear is not None
 
         def step(cohort: Cohort, number: int) -> None:
-            done = self._write_gradients(program, cohort, cohort.batch(read, in_place), work)
+            done = self._write_gradients(program, cohort, cohort.batch(read, in_place, measured), work)
             self._take_step(cohort, work, noise, number, done)
             cohort.step += 1
 
