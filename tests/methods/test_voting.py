@@ -1,5 +1,6 @@
 """Votes on alpha: what clients count, how far a record moves it, which value wins, and what it costs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from fedceo.methods.voting import ALPHAS, MOST, VOTES, elected_in, votes_in, vot
 from fedceo.simulation.counting import bounded
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import planned_rows
-from tests.support.plain_rounds import EVERYBODY, close, model, simulated, table
+from fedceo.terminal.results import show_run
+from tests.support.plain_rounds import EVERYBODY, close, model, run, simulated, table
 from tests.support.small_federation import SIZES, federation
 
 VOTED: dict[str, Any] = {"name": "fedceo", "filter": "damp", "alpha": "voted", "interval": 1, "restart": "mean"}
@@ -51,11 +53,14 @@ def test_without_noise_the_least_alpha_with_most_records_right_wins_in_the_last_
     assert VOTES not in voted.state.server
 
 
-def test_the_round_says_what_was_elected_and_no_other_does() -> None:
-    simulation = prepare(parse_experiment(table(VOTED, train={"rounds": 3}, privacy=NONE)), federation(), model())
-    records = [simulation.step() for _ in range(3)]
-    assert ["alpha" in record for record in records] == [False, False, True]
-    assert records[-1]["alpha"] in ALPHAS
+def test_what_was_elected_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(VOTED, train={"rounds": 3}, privacy=NONE)
+    assert ["alpha" in record for record in found.history] == [False, False, True]
+    elected = found.history[-1]["alpha"]
+    assert elected in ALPHAS and found.result["elected"] == {"method.alpha": elected}
+    assert "elected" not in run(FIXED, privacy=NONE).result
+    show_run(found, Path("runs"))
+    assert f"votes of clients' records: method.alpha = {elected:g}" in capsys.readouterr().out
 
 
 @given(arrays.arrays(bool, (5, len(ALPHAS))), arrays.arrays(bool, (5, len(ALPHAS))))
