@@ -1,17 +1,17 @@
 """The audit of counts that clients release: what is right passes, what is broken is found."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from fedceo.audit.report import Report, audit
+from fedceo.experiment.method_table import Counts
 from fedceo.mechanisms.base import Mechanism
-from fedceo.methods.fedceo import FedCEO
-from fedceo.methods.label_prior import LabelPrior
-from fedceo.simulation import counting
+from fedceo.methods.base import State
+from fedceo.methods.label_prior import LabelPriorSettings
+from fedceo.simulation import counting, round
 from tests.support.audited_runs import simulation
 
 VOTED: dict[str, Any] = {"name": "fedceo", "filter": "damp", "alpha": "voted", "interval": 1, "restart": "mean"}
@@ -45,17 +45,32 @@ def no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "bounded", lambda added, most: added)
 
 
-def in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FedCEO, "_votes_in", lambda self, round_: self.settings.alpha == "voted")
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds forget who has released counts."""
+    right = counting.noised_counts
 
-    def counted(self: LabelPrior, state: Any, client: int, round_: int, labels: Tensor, predict: Any) -> Tensor:
-        return torch.nn.functional.one_hot(labels, 10)
+    def anew(*given: Any) -> Any:
+        return right(*(replace(each, counted=frozenset()) if isinstance(each, State) else each for each in given))
 
-    monkeypatch.setattr(LabelPrior, "counted", counted)
+    monkeypatch.setattr(round, "noised_counts", anew)
+
+
+def none_on_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Mechanism.noised_counts
+    monkeypatch.setattr(
+        Mechanism, "noised_counts", lambda self, c, k, noise: right(self, c, k, noise) if len(c) > 10 else c
+    )
+
+
+def too_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two records that are farther apart than the accountant is told."""
+    told = property(lambda self: Counts("label counts", self.label_noise, 1.0, 1.0))
+    monkeypatch.setattr(LabelPriorSettings, "counts", told)
 
 
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
-    half_the_noise: "counts", the_same_for_all: "counts, sums", no_bound: "counts", in_every_round: "counts, rounds",
+    half_the_noise: "counts", the_same_for_all: "counts, sums", no_bound: "counts", none_on_few: "counts",
+    forgotten: "counts, rounds",
 }  # fmt: skip
 
 
@@ -67,6 +82,12 @@ def test_what_is_broken_is_found(
     fault(monkeypatch)
     report = audit(simulation("record", METHODS[name], sigma=0.8), rounds=2, seed=1)
     assert FAULTS[fault] in failed(report)
+
+
+def test_rows_that_are_too_far_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    too_near(monkeypatch)
+    report = audit(simulation("record", METHODS["label counts"], sigma=0.8), rounds=2, seed=1)
+    assert failed(report) == {"counts, reach"}
 
 
 def test_a_run_without_counts_has_no_such_check() -> None:

@@ -1,5 +1,6 @@
 """Votes on alpha: what clients count, how far a record moves it, which value wins, and what it costs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.extra import numpy as arrays
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedceo.accounting.gaussian import gaussian_epsilon
@@ -17,7 +19,7 @@ from fedceo.experiment.file import parse_experiment
 from fedceo.methods.base import State
 from fedceo.methods.fedceo import FedCEOSettings
 from fedceo.methods.voting import ALPHAS, MOST, VOTES, elected_in, votes_in, votes_of, with_votes
-from fedceo.simulation.counting import bounded
+from fedceo.simulation.counting import bounded, predictions
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import planned_rows
 from fedceo.terminal.results import show_run
@@ -60,7 +62,55 @@ def test_what_was_elected_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert elected in ALPHAS and found.result["elected"] == {"method.alpha": elected}
     assert "elected" not in run(FIXED, privacy=NONE).result
     show_run(found, Path("runs"))
-    assert f"votes of clients' records: method.alpha = {elected:g}" in capsys.readouterr().out
+    assert f"method.alpha: {elected:g}, elected by the votes of clients' records" in capsys.readouterr().out
+
+
+def test_a_run_in_which_nobody_votes_says_so_and_pays_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its budget ends before the last round, which is when clients vote."""
+    train = {"rounds": 6, "batch_size": 4}
+    rows = []
+    for method in (VOTED, FIXED):
+        privacy = RECORD | {"noise_multiplier": 1.0, "max_epsilon": 14.0}
+        found = run(method, "batched", train=train, privacy=privacy)
+        assert 1 < len(found.history) < 6
+        rows.append((len(found.history), [row["epsilon"] for row in found.result["privacy"]]))
+        show_run(found, Path("runs"))
+    assert rows[0] == rows[1]
+    assert "method.alpha: nobody has voted on it" in capsys.readouterr().out
+
+
+class Mixing(nn.Module):
+    """A model of which every record's output depends on the others of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x.flatten(1))
+        return y + 100 * y.sum(0)
+
+
+def test_records_are_classified_by_themselves_whatever_the_model_makes_of_a_batch() -> None:
+    data, mixing = federation(), Mixing()
+    simulation = prepare(parse_experiment(table(VOTED, train={"rounds": 2}, privacy=NONE)), data, mixing)
+    weights, mine = simulation.state.weights, data.train[2]
+    found = predictions(simulation.context, mine)(weights)
+    inputs = simulation.context.inputs_of(mine)
+    alone = torch.cat([functional_call(mixing.double(), dict(weights), (each[None],)).argmax(1) for each in inputs])
+    together = functional_call(mixing, dict(weights), (inputs,)).argmax(1)
+    assert torch.equal(found, alone) and not torch.equal(alone, together)
+
+
+def test_nobody_is_asked_twice() -> None:
+    simulation = prepare(parse_experiment(table(VOTED, train={"rounds": 3}, privacy=NONE)), federation(), model())
+    for _ in range(3):
+        simulation.step()
+    state = State.unflatten(simulation.state.flatten())
+    assert state.counted == {*EVERYBODY}, "the checkpoint remembers who has voted"
+    entry = replace(simulation.draw(), round=3)
+    assert simulation.local_cohort(3)(state, entry).counts == {}
+    assert simulation.local_cohort(3)(replace(state, counted=frozenset([1])), entry).counts.keys() == {0, 2, 3}
 
 
 @given(arrays.arrays(bool, (5, len(ALPHAS))), arrays.arrays(bool, (5, len(ALPHAS))))
@@ -114,7 +164,9 @@ def test_a_vote_costs_what_the_rows_say_and_a_target_covers_it() -> None:
     assert voted["server"] is not None and fixed["server"] is not None and voted["server"] > fixed["server"]
     target = RECORD | {"noise_multiplier": None, "target_epsilon": 2.0, "observer": "server"}
     less, more = (
-        prepare(parse_experiment(table(method, privacy=target)), federation(), model()).noise_multiplier
+        prepare(
+            parse_experiment(table(method, privacy=target, train={"rounds": 2})), federation(), model()
+        ).noise_multiplier
         for method in (FIXED, VOTED)
     )
     assert more > less
@@ -138,6 +190,9 @@ def test_votes_leave_with_noise_under_record_privacy() -> None:
     ("change", "line"),
     [
         ({"method": VOTED | {"restart": "own"}}, r'method.restart "own", expected "mean" with method.alpha "voted"'),
+        ({"method": VOTED | {"filter": "threshold"}}, r'method: filter "threshold" has no alpha to vote on'),
+        ({"train": {"rounds": 1}}, r"train.rounds: 1, expected 2 or more"),
+        ({"privacy": RECORD | {"participation_cap": 2}}, r"privacy.participation_cap: leaves the last round"),
         ({"method": VOTED | {"interval": 2}}, r'method.interval: 2, expected 1 with method.alpha "voted"'),
         ({"privacy": {"mechanism": "distributed"}}, "privacy.mechanism: .* hides a whole client, whose votes"),
         ({"privacy": RECORD | {"randomness": "system"}}, 'privacy.randomness: "system" draws the noise of votes anew'),
@@ -149,10 +204,9 @@ def test_votes_leave_with_noise_under_record_privacy() -> None:
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], line: str) -> None:
     with pytest.raises(UsageError, match=f"^{line}"):
-        parse_experiment(table(**({"method": VOTED, "privacy": RECORD} | change)))
+        parse_experiment(table(**({"method": VOTED, "privacy": RECORD, "train": {"rounds": 2}} | change)))
 
 
 def test_noise_of_votes_that_nobody_casts_makes_no_other_experiment() -> None:
     assert FedCEOSettings(filter="damp", vote_noise=3.0) == FedCEOSettings(filter="damp")
     assert FedCEOSettings(filter="damp", alpha="voted", vote_noise=3.0).vote_noise == 3.0
-    assert FedCEOSettings(alpha="voted") == FedCEOSettings()

@@ -143,12 +143,19 @@ class Plan:
             raise UsageError(f"min_reports: {self.min_reports}, more than the cohort, {self.cohort}")
         if self.release == "personalised" and self.interval is None:
             raise UsageError('interval: needed for release "personalised"')
-        if self.counts is not None and not LEAST_NOISE <= self.counts.noise <= MOST_NOISE:
-            raise UsageError(
-                f"noise of {self.counts.of}: {self.counts.noise:g}, expected {LEAST_NOISE:g} to {MOST_NOISE:g}"
-            )
+        if self.counts is not None:
+            self._check_counts(self.counts)
         if self.noise_site is NoiseSite.STEPS and not self.record_steps:
             raise UsageError(f'record_rate and record_steps: needed for mechanism "{self.mechanism}"')
+
+    def _check_counts(self, counts: Counts) -> None:
+        if not LEAST_NOISE <= counts.noise <= MOST_NOISE:
+            raise UsageError(f"noise of {counts.of}: {counts.noise:g}, expected {LEAST_NOISE:g} to {MOST_NOISE:g}")
+        if not 0 < counts.moved <= counts.replaced <= 2 * counts.moved:
+            raise UsageError(
+                f"{counts.of}: moved {counts.moved:g} and replaced {counts.replaced:g}, expected moved above 0, and "
+                "replaced at least as much and at most twice that"
+            )
 
     def _check_groups(self) -> None:
         if (self.sampling == "cyclic") != (self.groups is not None):

@@ -1,10 +1,12 @@
 """Counts of their own records that clients release: the noise on them, how far a record moves them, and how often.
 
-The run's own code sums what records add, noises it and says when; only what a record adds is the auditor's. Some of it
-is longer than the accountant takes any record to add, and must have been cut.
+Rounds of the run are rehearsed twice. Once the method's clients count what it has them count, and once, in every round,
+numbers that the auditor makes, of which each client's first record adds far more than the accountant takes it to.
+What is left of the released counts without what records add, cut to the length that is accounted for, must be the
+noise that is claimed, and no client may release counts in a second round.
 """
 
-from dataclasses import replace
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,78 +14,105 @@ import torch
 from torch import Tensor
 
 from fedceo.audit.findings import Finding, Floats, variance_finding
-from fedceo.methods.base import Method, Predict, State
-from fedceo.simulation.counting import noised_counts
+from fedceo.audit.rehearsal import KnownTrainer, Rehearsal, another_seed
+from fedceo.methods.base import Predict, State
 
 if TYPE_CHECKING:
     from fedceo.simulation.rounds import Simulation
 
 WIDTH = 50
-"""Counts of a client; so many normals tell noise that two clients share from chance."""
-MOST_CLIENTS = 400
+"""Counts that the auditor makes of a client; so many normals tell noise that two clients share from chance."""
+MOST_CLIENTS, MOST_ROWS = 200, 1000
 TOO_LONG = 1e3
 """Times the longest that a record may add, of every client's first record."""
-ASKED_CLIENTS = 3
+ROUNDING = 1e-6
 
 
 def count_findings(simulation: "Simulation", rng: np.random.Generator) -> list[Finding]:
     """The checks; none where clients release no counts."""
-    if simulation.method.settings.counts is None:
+    counts = simulation.method.settings.counts
+    if counts is None:
         return []
-    noise = _noise(simulation, rng)
-    clients, sums = len(noise), np.square(noise)
-    degrees = np.array([*[float(WIDTH)] * clients, float(WIDTH * clients)])
-    of = "the noise that is claimed"
-    together = np.array([np.square(noise.sum(0)).sum() / clients])
+    played = [_Played(simulation, rng, own) for own in (False, True)]
+    found = [
+        variance_finding(
+            "counts",
+            np.concatenate([np.append(np.square(rows).sum(1), np.square(rows).sum()) for rows in noises]),
+            np.concatenate([np.append(np.full(len(rows), rows.shape[1]), rows.size).astype(float) for rows in noises]),
+            "the noise that is claimed",
+        )
+        for noises in [[each.noise for each in played if each.noise.size]]
+    ]
+    shared = [each.noise for each in played if len(each.noise) > 1]
     return [
-        variance_finding("counts", np.array([*sums.sum(1), sums.sum()]), degrees, of),
-        variance_finding("counts, sums", together, np.array([float(WIDTH)]), f"{of}, each client's its own"),
-        _times(simulation),
+        *found,
+        variance_finding(
+            "counts, sums",
+            np.array([np.square(rows.sum(0)).sum() / len(rows) for rows in shared]),
+            np.array([float(rows.shape[1]) for rows in shared]),
+            "the noise that is claimed, each client's its own",
+        ),
+        _reach(played[0], counts.replaced),
+        Finding(
+            "counts, rounds",
+            (most := max(each.times for each in played)) <= 1,
+            float(most),
+            "at most 1 round in which a client releases counts",
+        ),
     ]
 
 
-def _noise(simulation: "Simulation", rng: np.random.Generator) -> Floats:
-    """(clients, WIDTH) what is left of released counts without what the records add, over the noise that is claimed."""
-    method, counts = _Known(simulation.method, rng), simulation.method.settings.counts
-    assert counts is not None
-    clients = tuple(range(min(simulation.federation.clients, MOST_CLIENTS)))
-    entry = replace(simulation.draw(), reported=clients, capped=())
-    found = noised_counts(method, simulation.mechanism, simulation.context, simulation.state, entry)
-    rows = []
-    for client in clients:
-        added = method.added[client].numpy()
-        lengths = np.linalg.norm(added, axis=1, keepdims=True)
-        cut = added * np.minimum(1.0, counts.moved / lengths)
-        rows.append((found[client].double().cpu().numpy() - cut.sum(0)) / counts.noise)
-    return np.array(rows)
+class _Played:
+    """Rounds in which clients count what the method has them count, or the auditor's own numbers.
+
+    Attributes:
+        rows: client -> (n, counts) what its records add, each cut to the length that is accounted for.
+        noise: (clients, counts) what is left of the counts that were released first, over the noise that is claimed.
+        times: rounds in which a client released counts, at most.
+    """
+
+    def __init__(self, simulation: "Simulation", rng: np.random.Generator, own: bool) -> None:
+        counts = simulation.method.settings.counts
+        assert counts is not None
+        rehearsal = Rehearsal(simulation, KnownTrainer(rng, norms=(0.0,)), another_seed(rng))
+        method = rehearsal.simulation.method = copy.copy(simulation.method)
+        asked, added = simulation.method.counted, dict[int, Tensor]()
+
+        def made(labels: Tensor) -> Tensor:
+            rows = rng.standard_normal((len(labels), WIDTH))
+            rows *= counts.moved / np.linalg.norm(rows, axis=1, keepdims=True)
+            rows[0] *= TOO_LONG
+            return torch.from_numpy(rows)
+
+        def counted(state: State, client: int, round_: int, labels: Tensor, predict: Predict) -> Tensor | None:
+            found = made(labels) if own else asked(state, client, round_, labels, predict)
+            if found is not None:
+                added[client] = found
+            return found
+
+        method.counted = counted  # type: ignore[method-assign]
+        if own:
+            method.told = lambda state, counts: state  # type: ignore[method-assign]
+        last, clients = simulation.experiment.train.rounds, range(min(simulation.federation.clients, MOST_CLIENTS))
+        self.rows: dict[int, Floats] = {}
+        times, noise = dict.fromkeys(clients, 0), []
+        for t in sorted({1, 2, 3, last - 1, last} & {*range(1, last + 1)}):
+            added.clear()
+            collected = rehearsal.play(rehearsal.entry(t, clients)).collected
+            for client, released in ({} if collected is None else collected.counts).items():
+                times[client] += 1
+                if client not in self.rows:
+                    rows = added[client].double().cpu().numpy()
+                    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+                    self.rows[client] = rows * np.minimum(1.0, counts.moved / np.maximum(lengths, 1e-300))
+                    noise.append((released.double().cpu().numpy() - self.rows[client].sum(0)) / counts.noise)
+        self.times = max(times.values())
+        self.noise: Floats = np.array(noise)
 
 
-class _Known(Method):
-    """The run's method, of whose counts the auditor knows what every record adds."""
-
-    def __init__(self, method: Method, rng: np.random.Generator) -> None:
-        super().__init__(method.settings, method.setup)
-        self.rng = rng
-        self.added: dict[int, Tensor] = {}
-
-    def counted(self, state: State, client: int, round_: int, labels: Tensor, predict: Predict) -> Tensor | None:
-        rows = self.rng.standard_normal((len(labels), WIDTH))
-        rows *= self.settings.counts.moved / np.linalg.norm(rows, axis=1, keepdims=True)
-        rows[0] *= TOO_LONG
-        self.added[client] = torch.from_numpy(rows)
-        return self.added[client]
-
-
-def _times(simulation: "Simulation") -> Finding:
-    """In how many of the run's rounds a client releases counts, whether it has a model of its own yet or not."""
-    method, context, most = simulation.method, simulation.context, 0
-    for client in range(min(simulation.federation.clients, ASKED_CLIENTS)):
-        labels = context.labels[context.federation.train[client].to(context.device)]
-        for personal in ({}, {client: dict(simulation.state.weights)}):
-            state, times = replace(simulation.state, personal=personal), 0
-            for t in range(1, simulation.experiment.train.rounds + 1):
-                added = method.counted(state, client, t, labels, lambda _, labels=labels: labels)  # type: ignore[misc]
-                if added is not None:
-                    times, state = times + 1, method.told(state, {client: added.double().sum(0)})
-            most = max(most, times)
-    return Finding("counts, rounds", most <= 1, float(most), "at most 1 round in which a client releases counts")
+def _reach(played: _Played, most: float) -> Finding:
+    """How far the counts move where one of the records that were met takes another's place."""
+    met = np.concatenate(list(played.rows.values())) if played.rows else np.zeros((1, 1))
+    some = torch.from_numpy(np.unique(met, axis=0)[:MOST_ROWS])
+    farthest = float(torch.cdist(some, some).max())
+    return Finding("counts, reach", farthest <= most + ROUNDING, farthest, f"at most {most:.4g} between two records")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
 
 from fedceo.experiment.base import Section, first_mistake, one_line
@@ -34,6 +34,10 @@ METHOD_MISTAKE = "method_mistake"
 """The type of the error that a mistake in the [method] table raises; its message is the whole line."""
 
 
+CountNoise = Annotated[float, Field(ge=1e-4, le=1e12, strict=True)]
+"""Standard deviation of the noise on counts, within what is accounted for."""
+
+
 class Counts(NamedTuple):
     """Numbers that each client counts of its records and releases once, with Gaussian noise, beside its private steps.
 
@@ -42,12 +46,14 @@ class Counts(NamedTuple):
         noise: standard deviation of the noise on each of them.
         moved: how far one record moves them, in Euclidean length, if it becomes zero; no record is let add more.
         replaced: how far if another takes its place.
+        in_last_round: whether clients release them in the run's last round, and not in the first that they are in.
     """
 
     of: str
     noise: float
     moved: float
     replaced: float
+    in_last_round: bool = False
 
 
 class MethodSettings(Section):

@@ -49,6 +49,8 @@ Statistics = Callable[["State", "torch.Tensor", "torch.Tensor"], dict[str, "torc
 """A function of a client's records x (n, *shape) and labels y (n,): name -> (size of the parameter); zeros if n = 0."""
 Predict = Callable[[Weights], "torch.Tensor"]
 """The class that a model gives each of a client's records: weights -> (n,)."""
+COUNTED = "counted"
+"""The name of State.counted in a file."""
 Smooth = Callable[[Sequence["torch.Tensor"], Sequence[float]], list["torch.Tensor"]]
 """The truncated t-SVD of several (d, h, K) tensors, each at its threshold."""
 
@@ -61,11 +63,13 @@ class State:
         weights: the global model, which is what is evaluated.
         personal: models or parts of models kept for single clients, by client number (or by position in the cohort).
         server: further tensors of the server's own, such as an optimiser's moments, by kind.
+        counted: the clients that have released counts of their records, which none does twice; a round writes it.
     """
 
     weights: Mapping[str, torch.Tensor]
     personal: Mapping[int, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     server: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    counted: frozenset[int] = frozenset()
 
     def placed_like(self, weights: Weights) -> State:
         """The same state on that model's device and with its order of names, which sums and noise follow."""
@@ -76,7 +80,8 @@ class State:
             return {name: model[name].to(device) for name in names}
 
         personal = {client: place(model) for client, model in self.personal.items()}
-        return State(place(self.weights), personal, {kind: place(tensors) for kind, tensors in self.server.items()})
+        server = {kind: place(tensors) for kind, tensors in self.server.items()}
+        return State(place(self.weights), personal, server, self.counted)
 
     def models_of(self, clients: Sequence[int]) -> dict[str, torch.Tensor]:
         """The whole model that is kept for each client, the global one where there is none: name -> (K, ...)."""
@@ -91,6 +96,8 @@ class State:
             flat |= {f"personal/{client}/{name}": w for name, w in model.items()}
         for kind, tensors in self.server.items():
             flat |= {f"server/{kind}/{name}": w for name, w in tensors.items()}
+        if self.counted:
+            flat[COUNTED] = torch.tensor(sorted(self.counted))
         return flat
 
     @staticmethod
@@ -99,7 +106,10 @@ class State:
         weights: dict[str, torch.Tensor] = {}
         personal: dict[int, dict[str, torch.Tensor]] = {}
         server: dict[str, dict[str, torch.Tensor]] = {}
+        counted = frozenset(flat[COUNTED].tolist()) if COUNTED in flat else frozenset()
         for key, tensor in flat.items():
+            if key == COUNTED:
+                continue
             kind, _, rest = key.partition("/")
             if kind == "global":
                 weights[rest] = tensor
@@ -109,7 +119,7 @@ class State:
                 personal.setdefault(int(owner), {})[name] = tensor
             else:
                 server.setdefault(owner, {})[name] = tensor
-        return State(weights, personal, server)
+        return State(weights, personal, server, counted)
 
 
 @dataclass(frozen=True)
@@ -196,8 +206,8 @@ class Method:
     def counted(
         self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict
     ) -> torch.Tensor | None:
-        """What each record adds to the counts that `settings.counts` speaks of, (n, counts), in the one round in which
-        the client releases them; None in all others."""
+        """What each record adds to the counts that `settings.counts` speaks of, (n, counts), in the round in which the
+        client releases them; None in those before. A client that has released some is not asked again."""
         return None
 
     def told(self, state: State, counts: Mapping[int, torch.Tensor]) -> State:

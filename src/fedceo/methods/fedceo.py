@@ -22,13 +22,13 @@ from pydantic import Field, field_validator, model_validator
 from fedceo import tensors
 from fedceo.errors import UsageError
 from fedceo.experiment.base import Count, Positive
-from fedceo.experiment.method_table import Counts
+from fedceo.experiment.method_table import CountNoise, Counts
 from fedceo.lazy import torch
 from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Predict, Setup, State, register
 from fedceo.methods.filters import Filter, mixed
 from fedceo.methods.memory import averaged_uploads, last_uploads, resubmitted
-from fedceo.methods.voting import ALPHAS, check_votes, elected_in, votes_in, votes_of, with_votes
+from fedceo.methods.voting import ALPHAS, VOTES, check_votes, elected_in, votes_in, votes_of, with_votes
 from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FedCEOSettings(MethodSettings):
     better (docs/collaboration.md). "voted": in the last round every client counts for each of six values how many of
     its own records its model of the round before would get right, and releases the counts with noise that its epsilon
     includes; their sum decides for all. Until then it is the default."""
-    vote_noise: Positive = 15.0
+    vote_noise: CountNoise = 15.0
     """alpha "voted": standard deviation of the noise on each count of a client, which one record moves by up to 1.22 in
     Euclidean length."""
     memory: Literal["cohort", "all", "mean"] = "cohort"
@@ -105,6 +105,8 @@ class FedCEOSettings(MethodSettings):
     @model_validator(mode="after")
     def forget_unused_alpha(self) -> FedCEOSettings:
         """Experiments that do the same are the same: what nothing reads of alpha becomes the default."""
+        if self.alpha == "voted" and self.filter != "damp":
+            raise ValueError(f'filter "{self.filter}" has no alpha to vote on, expected "damp"')
         unused = ["alpha"] if self.filter != "damp" and self.restart != "interpolated" else []
         for name in (*unused, *(["vote_noise"] if unused or self.alpha != "voted" else [])):
             self.__dict__[name] = type(self).model_fields[name].default
@@ -297,7 +299,7 @@ class FedCEO(Method):
         has_one_threshold = self.settings.threshold == "scheduled" and self.settings.filter != "damp"
         about = {"smoothed": True} | ({"threshold": self.filter.scheduled(round_)} if has_one_threshold else {})
         alpha = self._alpha(state)
-        about |= {"alpha": alpha} if self._votes_in(round_) else {}
+        about |= {"alpha": alpha} if VOTES in state.server else {}
         if not self.needs_stack:
             clients = uploads.divisor if isinstance(uploads, Mean) else len(uploads.clients)
             return State(self.filter([uploads.mean()], round_, clients)[0]), about

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedceo.errors import UsageError
-from fedceo.experiment.base import NotNegative, Positive
-from fedceo.experiment.method_table import Counts
+from fedceo.experiment.base import NotNegative
+from fedceo.experiment.method_table import CountNoise, Counts
 from fedceo.lazy import torch
 from fedceo.methods.base import Method, MethodSettings, Predict, State, register
 from fedceo.methods.counting import check_counts
@@ -29,7 +29,7 @@ class LabelPriorSettings(MethodSettings):
     shares are those of counts that each client releases once, with noise that is accounted for."""
     strength: NotNegative = 1.5
     """The factor of the logarithms: 0 is FedAvg, 1 Bayes' rule for a calibrated model; noise calls for more."""
-    label_noise: Positive = 10.0
+    label_noise: CountNoise = 10.0
     """Standard deviation of the noise on each count of a client's labels; one record moves one count by one."""
 
     @property

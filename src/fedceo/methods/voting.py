@@ -31,6 +31,15 @@ def check_votes(settings: FedCEOSettings, experiment: Experiment) -> None:
     """Nothing but the models that are handed out in the end may depend on alpha, and they must be there to vote on."""
     if settings.restart != "mean":
         raise ValueError(f'method.restart "{settings.restart}", expected "mean" with method.alpha "voted"')
+    if experiment.train.rounds < 2:
+        raise ValueError(
+            'train.rounds: 1, expected 2 or more with method.alpha "voted": the last round votes on models'
+        )
+    if experiment.privacy.participation_cap is not None:
+        raise ValueError(
+            'privacy.participation_cap: leaves the last round, in which method.alpha is "voted", to those below it; '
+            "expected none"
+        )
     if settings.interval != 1:
         raise ValueError(f'method.interval: {settings.interval}, expected 1 with method.alpha "voted"')
     check_counts(experiment, 'method.alpha "voted"', "votes")
@@ -38,7 +47,7 @@ def check_votes(settings: FedCEOSettings, experiment: Experiment) -> None:
 
 def votes_in(noise: float) -> Counts:
     """For the accountant: a record in the place of another may vote against all that the other voted for."""
-    return Counts("votes on alpha", noise, MOST, 2 * MOST)
+    return Counts("votes on alpha", noise, MOST, 2 * MOST, in_last_round=True)
 
 
 def votes_of(right: torch.Tensor) -> torch.Tensor:

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from fedceo.accounting.ledger import Entry
 from fedceo.mechanisms.base import Mechanism
 from fedceo.methods.base import Method, Predict, State
 from fedceo.simulation.evaluation import at_once
+from fedceo.training.batched.tracing import NotAChainError, read_chain
 from fedceo.training.context import TrainingContext
+
+ALONE = 256
+"""Records that are classified at a time, each by itself."""
 
 
 def noised_counts(
@@ -18,12 +22,12 @@ def noised_counts(
 ) -> dict[int, Tensor]:
     """The counts, (counts,), of every client that releases some in the round.
 
-    No record adds more to them than the accountant takes it to, whatever the method says that it adds.
+    Whatever the method says: no client releases counts twice, and no record adds more to them than is accounted for.
     """
     settings, found = method.settings.counts, {}
     if settings is None:
         return {}
-    for client in entry.own:
+    for client in (each for each in entry.own if each not in state.counted):
         indices = context.federation.train[client].to(context.device)
         labels = context.labels[indices]
         added = method.counted(state, client, entry.round, labels, predictions(context, indices))
@@ -42,13 +46,25 @@ def bounded(added: Tensor, most: float) -> Tensor:
 
 
 def predictions(context: TrainingContext, indices: Tensor) -> Predict:
-    """The class that a model gives each of the records with these indices."""
+    """The class that a model gives each of the records with these indices, by itself.
+
+    A model of a user's own may mix the records of a batch, so that one record would move what the others add.
+    """
+    model = context.model
+    try:
+        read_chain(model, context.federation.shape)
+        mixes = False  # nothing that a chain is made of does
+    except NotAChainError:
+        mixes = True
 
     @torch.no_grad()
     def predict(weights: Mapping[str, Tensor]) -> Tensor:
-        context.model.eval()
-        parts = torch.split(indices, at_once(context.device))
-        logits = [functional_call(context.model, dict(weights), (context.inputs_of(part),)) for part in parts]
-        return torch.cat(logits).argmax(1)
+        model.eval()
+        parts = [context.inputs_of(part) for part in torch.split(indices, at_once(context.device))]
+        given = dict(weights)
+        if mixes:
+            each = vmap(lambda record: functional_call(model, given, (record[None],))[0], chunk_size=ALONE)
+            return torch.cat([each(part) for part in parts]).argmax(1)
+        return torch.cat([functional_call(model, given, (part,)) for part in parts]).argmax(1)
 
     return predict

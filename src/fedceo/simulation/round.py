@@ -115,6 +115,7 @@ def take_round(state: State, entry: Entry, method: Method, collect: Collect, clo
     numbers = len(entry.reported) * sum(w.numel() for w in state.weights.values())
     with (clock or Clock()).during("server step"), threads_for(numbers):
         after, about = method.aggregate(state, method.visible(found.uploads), entry.round)
+    after = replace(after, counted=state.counted | found.counts.keys())
     record = {"nonfinite_updates": found.uploads.nonfinite, "train_loss": found.loss} | about
     return Outcome(after, record, found)
 

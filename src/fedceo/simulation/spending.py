@@ -236,6 +236,9 @@ def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: f
     from fedceo.accounting.rows import account
 
     plan = privacy_plan(experiment, sizes, noise_multiplier)
+    if plan.counts is not None and plan.counts.in_last_round:
+        released = any(entry.round == plan.rounds and entry.released for entry in ledger.entries)
+        plan = plan if released else replace(plan, counts=None)
     return _with_caveat(account(plan, ledger.realised(plan)), experiment)
 
 

@@ -73,9 +73,11 @@ def _measured(experiment: Experiment, history: list[dict[str, Any]]) -> dict[str
     return metric.about | {metric.name: summarise(history)}
 
 
-def _elected(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """The value of a field that clients have voted on, in the last round."""
-    return {"elected": {"method.alpha": history[-1]["alpha"]}} if history and "alpha" in history[-1] else {}
+def _elected(experiment: Experiment, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """The value of a field that clients vote on in the last round, None where nobody has."""
+    if getattr(experiment.method, "alpha", None) != "voted":
+        return {}
+    return {"elected": {"method.alpha": history[-1].get("alpha") if history else None}}
 
 
 def global_model_caveat(experiment: Experiment) -> str | None:
@@ -141,7 +143,7 @@ def result_of(simulation: Trained, history: list[dict[str, Any]], seconds: float
         "discarded_rounds": sum("discarded" in r for r in history),
         "seconds": seconds,
         **_measured(experiment, history),
-        **_elected(history),
+        **_elected(experiment, history),
         "global_model_caveat": global_model_caveat(experiment),
         "privacy": [row.as_dict() for row in rows],
         "ledger": len(simulation.ledger.entries),

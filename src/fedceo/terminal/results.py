@@ -58,7 +58,8 @@ def show_result(result: dict[str, Any], folder: Path) -> None:
     out.print(f"regime: {result['regime']}{noise_of(result)}")
     show_accuracy(summary_of(result), metric_of(result), out)
     for field, value in result.get("elected", {}).items():
-        out.print(f"Elected by the noised votes of clients' records: {field} = {value:g}")
+        voted = "nobody has voted on it" if value is None else f"{value:g}, elected by the votes of clients' records"
+        out.print(f"{field}: {voted}")
     if result.get("global_model_caveat"):
         out.print(f"its global model is {result['global_model_caveat']}")
     show_privacy(result["privacy"], out)

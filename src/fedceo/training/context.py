@@ -18,6 +18,8 @@ from fedceo.training.memory import empty
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Work
 
+MEASURED_AT_ONCE = 4096
+"""Records whose norms are taken at a time."""
 MOST_READY_BYTES = 2**30
 """Size up to which all records are normalised once and kept (CIFAR-10 takes 0.6 GiB in float32).
 
@@ -77,9 +79,10 @@ class TrainingContext:
 
     @cached_property
     def squares(self) -> Tensor:
-        """(n + 1,) the squared norms of `inputs`."""
+        """(n + 1,) the squared norms of `inputs`, summed in float64: what is clipped by them must not pass the clip."""
         assert self.inputs is not None
-        return torch.linalg.vector_norm(self.inputs.flatten(1), dim=1).square()
+        parts = self.inputs.flatten(1).split(MEASURED_AT_ONCE)
+        return torch.cat([part.double().square().sum(1) for part in parts]).to(self.dtype)
 
     @property
     def blank(self) -> int:
