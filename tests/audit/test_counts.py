@@ -11,7 +11,7 @@ from fedceo.experiment.method_table import Counts
 from fedceo.mechanisms.base import Mechanism
 from fedceo.methods.base import State
 from fedceo.methods.label_prior import LabelPriorSettings
-from fedceo.simulation import counting, round
+from fedceo.simulation import counting
 from tests.support.audited_runs import simulation
 
 VOTED: dict[str, Any] = {"name": "fedceo", "filter": "damp", "alpha": "voted", "interval": 1, "restart": "mean"}
@@ -47,12 +47,12 @@ def no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds forget who has released counts."""
-    right = counting.noised_counts
+    right: Any = counting.noised_counts
 
     def anew(*given: Any) -> Any:
         return right(*(replace(each, counted=frozenset()) if isinstance(each, State) else each for each in given))
 
-    monkeypatch.setattr(round, "noised_counts", anew)
+    monkeypatch.setattr("fedceo.simulation.round.noised_counts", anew)
 
 
 def none_on_few(monkeypatch: pytest.MonkeyPatch) -> None:
