@@ -8,20 +8,23 @@ A trial is a whole run with seed 0, which no reported run has: the best of many 
 validation records, never on the test set: those of --grid, or of pages/trial_grids.py, which also says when a grid
 grows. What the results and trials files have already is not run again, and must be of the experiment as it is now; a
 cell whose trials chose an end of their grid is tuned further. A cell with a trial that failed is not written: it would
-not be tuned like the others. Every cell is written as soon as it is done, none is begun after --seconds.
+not be tuned like the others. Every cell is written as soon as it is done, none is begun after --seconds. Trials of a
+cell that is not done yet stand in RESULTS.unfinished.jsonl, so that whoever stops loses one run at most.
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,7 @@ class Job:
         grid: the values that are tried, and more at ends at which the best lies.
         tried: trials of an earlier start, each with its settings and score.
         have: the runs that the results file has: the settings and seed of each.
+        unfinished: where trials are noted as soon as they are done.
     """
 
     file: Path
@@ -67,6 +71,7 @@ class Job:
     tried: Sequence[Changes]
     seeds: Sequence[int]
     have: Sequence[tuple[Changes, int]]
+    unfinished: Path
 
     @property
     def best(self) -> Changes:
@@ -108,34 +113,49 @@ def measure(job: Job, deadline: float) -> Found | None:
     hold(experiment, [experiment.seed, *job.seeds])
     while grid := job.next_grid:
         known = [job.settings(trial) for trial in job.tried]
-        job = replace(job, tried=[*job.tried, *tried(experiment, [c for c in combinations(grid) if c not in known])])
+        new = [each for each in combinations(grid) if each not in known]
+        job = replace(job, tried=[*job.tried, *tried(experiment, new, job.unfinished)])
     tuned = changed(experiment, job.best).model_copy(update={"note": job.note})
     reported = [tuned.model_copy(update={"seed": seed}) for seed in job.lacks]
-    return job, [entry_of(job.cell, *each) for each in zip(reported, map(told, run_all(reported)), strict=True)]
+    outcomes = [told(outcome) for _, outcome in sorted(run_all(reported), key=itemgetter(0))]
+    return job, [entry_of(job.cell, *each) for each in zip(reported, outcomes, strict=True)]
 
 
-def tried(experiment: Experiment, settings: Sequence[Changes]) -> list[Changes]:
-    """The settings with the scores of their trials."""
+def tried(experiment: Experiment, settings: Sequence[Changes], unfinished: Path) -> list[Changes]:
+    """The settings with the scores of their trials, which are noted as they come."""
     at_the_end = {"evaluation.every": experiment.train.rounds}  # all that a trial is chosen by
-    runs = run_all([changed(experiment, values | at_the_end) for values in settings])
-    found = []
-    for values, outcome in zip(settings, runs, strict=True):
+    found: dict[int, Changes] = {}
+    for number, outcome in run_all([changed(experiment, values | at_the_end) for values in settings]):
         if isinstance(outcome, str):
-            raise RuntimeError(f"the trial with {values} failed: {outcome}")
+            raise RuntimeError(f"the trial with {settings[number]} failed: {outcome}")
         score = validation_score(experiment, outcome.history[-1])
-        found.append(values | {SCORE: score if isfinite(score) else 0.0})
-    return found
+        found[number] = settings[number] | {SCORE: score if isfinite(score) else 0.0}
+        with unfinished.open("a") as notes:  # a short line is appended whole, whoever else writes
+            notes.write(json.dumps({"of": digest(experiment, settings[number]), "trial": found[number]}) + "\n")
+    return [found[number] for number in range(len(settings))]
 
 
-def run_all(experiments: Sequence[Experiment]) -> list[Run | str]:
+def digest(experiment: Experiment, settings: Changes) -> str:
+    """Tells a trial from those of other experiments, and of this one as it was before."""
+    return hashlib.sha256(changed(experiment, settings).model_dump_json().encode()).hexdigest()[:24]
+
+
+def noted(experiment: Experiment, grid: Grid, unfinished: Path) -> list[Changes]:
+    """The trials of a cell that were done when it was stopped."""
+    lines = unfinished.read_text().splitlines() if unfinished.exists() else []
+    notes = [json.loads(line) for line in lines if line.endswith("}")]
+    trials = [each for each in notes if each["trial"].keys() == {*grid, SCORE}]
+    return [n["trial"] for n in trials if n["of"] == digest(experiment, {f: n["trial"][f] for f in grid})]
+
+
+def run_all(experiments: Sequence[Experiment]) -> Iterator[tuple[int, Run | str]]:
     """The runs of experiments of one kind, or their errors; in memory, for nothing of them is kept but numbers."""
-    found: dict[int, Run | str] = {}
     for number, outcome in run_stacked([partial(_run, each) for each in experiments], STACK):
         try:
-            found[number] = outcome()
+            found: Run | str = outcome()
         except Exception as error:  # one that fails must not take the others with it
-            found[number] = f"{error}".partition("\n")[0] or type(error).__name__
-    return [found[number] for number in range(len(experiments))]
+            found = f"{error}".partition("\n")[0] or type(error).__name__
+        yield number, found
 
 
 def _run(experiment: Experiment, on_start: OnStart) -> Run:
@@ -203,8 +223,10 @@ def jobs_of(
             wanted = changed(experiments[cell], settings | of_machine).model_copy(update=about)
             if other := difference(entry["experiment"], wanted):
                 raise SystemExit(f"{out}: has {cell}, seed {seed} with another {other}; give the changed one --out")
+        unfinished = out.with_suffix(".unfinished.jsonl")
         tried = [trial | {SCORE: trial[SCORE] or 0.0} for trial in trials.get(cell, [])]
-        found.append(Job(file, cell, overrides, values, tried, seeds, have))
+        tried += [each for each in noted(experiments[cell], values, unfinished) if each not in tried]
+        found.append(Job(file, cell, overrides, values, tried, seeds, have, unfinished))
     return [job for job in found if not job.is_done]
 
 
@@ -272,6 +294,7 @@ def main() -> None:
         print(f"{out}: has all of these")
         return
     begun, deadline, left = time.time(), time.time() + given.seconds, 0
+    out.parent.mkdir(parents=True, exist_ok=True)
     context, of_process = multiprocessing.get_context("spawn"), (given.jobs, given.memory)
     with ProcessPoolExecutor(given.jobs, mp_context=context, initializer=share, initargs=of_process) as pool:
         experiments = find_experiments(given.file, given.overrides)

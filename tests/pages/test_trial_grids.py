@@ -1,6 +1,7 @@
 """tools/measure.py: how tables are tuned, how a grid grows where its best trial is at an end, and what is run again."""
 
 import importlib.util
+import itertools
 import sys
 import tomllib
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_what_is_there_is_not_run_again(file: Path, tmp_path: Path, monkeypatch:
 
 def test_a_cell_with_a_failed_trial_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = jobs(file, tmp_path / "results.json")
-    monkeypatch.setattr(measure, "run_all", lambda experiments: ["out of memory"] * len(experiments))
+    monkeypatch.setattr(measure, "run_all", lambda experiments: enumerate(["out of memory"] * len(experiments)))
     with pytest.raises(RuntimeError, match=r"0\.1.* failed: out of memory"):
         measure.measure(job, deadline=float("inf"))
 
@@ -109,3 +110,25 @@ def test_a_cell_with_a_failed_trial_is_refused(file: Path, tmp_path: Path, monke
 def test_nothing_is_begun_after_the_deadline(file: Path, tmp_path: Path) -> None:
     (job,) = jobs(file, tmp_path / "results.json")
     assert measure.measure(job, deadline=0.0) is None
+
+
+def test_trials_of_a_cell_that_was_stopped_are_not_run_again(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count for the experiment that they were of, and for no other."""
+    out = tmp_path / "results.json"
+
+    def stopping(experiments: Any) -> Any:
+        yield from itertools.islice(real(experiments), 1)
+        raise KeyboardInterrupt
+
+    real = measure.run_all
+    monkeypatch.setattr(measure, "run_all", stopping)
+    (job,) = jobs(file, out)
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(job, deadline=float("inf"))
+    (job,) = jobs(file, out)
+    assert [trial[RATE] for trial in job.tried] == [0.1] and len(combinations(job.next_grid)) == 2
+    file.write_text(DIGITS.replace("rounds = 1", "rounds = 2"))
+    (job,) = jobs(file, out)
+    assert not job.tried
