@@ -1,12 +1,13 @@
 """Accuracies against counting by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fedceo.models import parameters_of
+from fedceo.models import build_model, parameters_of
 from fedceo.models.logistic import Logistic
 from fedceo.simulation.evaluation import Evaluator
 from tests.support.small_federation import SmallConv, federation
@@ -92,6 +93,34 @@ def test_models_that_are_measured_together_are_measured_as_alone(model: nn.Modul
     everybodys = [(k, models[0][1]) for k in range(4)]
     shared = evaluator.validate_shared(models[0][1], range(4))
     assert shared == pytest.approx(evaluator.validate_personal(everybodys, most=4))
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "mlp", "lenet5"])
+def test_models_that_differ_by_their_heads_share_one_pass_and_others_do_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (3, 32, 32) if name == "lenet5" else (1, 8, 8)
+    data, model = federation(shape=shape), build_model(name, shape, 3, 0)
+    evaluator, start = Evaluator(model, data, torch.device("cpu"), torch.float32), parameters_of(model)
+    heads = list(start)[-2 if "bias" in list(start)[-1] else -1 :]
+    torch.manual_seed(0)
+    models = [(k, {n: torch.randn_like(w) if n in heads else w for n, w in start.items()}) for k in range(3)]
+    alone = {k: evaluator._run(w, data.test_x, data.test_y)[0] for k, w in models}
+    passes, body, run = [], Evaluator._body, Evaluator._run
+
+    def counted(function: Any, *given: Any) -> Any:
+        passes.append(function)
+        return function(*given)
+
+    monkeypatch.setattr(Evaluator, "_body", lambda *given: counted(body, *given))
+    monkeypatch.setattr(Evaluator, "_run", lambda *given: counted(run, *given))
+    together = dict(evaluator._hits(models, data.test_x, data.test_y))
+    assert len(passes) == 1 and all(torch.equal(together[k], alone[k]) for k in alone)
+    first = next(iter(start))
+    others = [(k, weights | {first: weights[first] + k}) for k, weights in models]
+    apart = dict(evaluator._hits(others, data.test_x, data.test_y))
+    assert len(passes) == 4
+    assert all(torch.equal(apart[k], run(evaluator, w, data.test_x, data.test_y)[0]) for k, w in others)
 
 
 def test_the_worst_tenth_and_classes_that_nobody_tests() -> None:

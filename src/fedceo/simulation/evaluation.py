@@ -9,6 +9,7 @@ all test records in the place of a few.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -202,7 +203,7 @@ class Evaluator:
 
     def _groups(self, models: Models) -> Iterator[list[tuple[int, Mapping[str, Tensor]]]]:
         """The models in groups that `_hits` takes together; one at a time where that is no quicker, to save memory."""
-        size, left = TOGETHER if self._linear else SOME if self._chain else 1, iter(models)
+        size, left = TOGETHER if self._linear else SOME if self._chain or self._last else 1, iter(models)
         while group := list(itertools.islice(left, size)):
             yield group
 
@@ -211,18 +212,20 @@ class Evaluator:
         self, models: Sequence[tuple[int, Mapping[str, Tensor]]], x: Tensor, y: Tensor
     ) -> Iterator[tuple[int, Tensor]]:
         """Each client with the mask of the records that its model classifies right."""
-        if (self._linear is None and self._chain is None) or len(models) < 2:
+        last = self._linear or (self._last if self._share_a_body(models) else None)
+        if (last is None and self._chain is None) or len(models) < 2:
             yield from ((client, self._run(weights, x, y)[0]) for client, weights in models)
             return
-        put = torch.cat if self._linear else torch.stack
-        together = {name: put([weights[name] for _, weights in models]) for name in models[0][1]}
+        put = torch.cat if last else torch.stack
+        names = last.names if last else tuple(models[0][1])
+        together = {name: put([weights[name] for _, weights in models]) for name in names}
         size = at_once(self.device) if self._linear else SOME_RECORDS
         hits = []
         for records, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
             inputs = self.federation.inputs(records, self.dtype)
-            if self._linear is not None:
-                layer = [together[name] for name in self._linear.names]
-                logits = F.linear(inputs.flatten(1), *layer).unflatten(1, (len(models), -1)).transpose(0, 1)
+            if last is not None:
+                inner = inputs.flatten(1) if self._linear else self._body(models[0][1], inputs, labels)
+                logits = F.linear(inner, *together.values()).unflatten(1, (len(models), -1)).transpose(0, 1)
             else:
                 assert self._chain is not None
                 stored = self._chain.stored(inputs)
@@ -249,6 +252,29 @@ class Evaluator:
         if not isinstance(block, Linear) or others or self._read.entry or block.masked or block.relu:
             return None
         return block
+
+    @cached_property
+    def _last(self) -> Linear | None:
+        """The linear layer that a chain ends with, on a CPU, where models may share all that is before it."""
+        if self._chain or self._read is None or len(self._read.blocks) < 2:
+            return None
+        last = self._read.blocks[-1]
+        return last if isinstance(last, Linear) and not last.masked and not last.relu else None
+
+    def _share_a_body(self, models: Sequence[tuple[int, Mapping[str, Tensor]]]) -> bool:
+        """Whether the models are the same but for their last layer, as those with personal heads are."""
+        if self._last is None or self._read is None or len(models) < 2:
+            return False
+        (_, first), *others = models
+        names = [name for block in self._read.blocks[:-1] for name in block.names]
+        return all(torch.equal(first[name], weights[name]) for _, weights in others for name in names)
+
+    def _body(self, weights: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """(n, features) what the last layer is given."""
+        assert self._read is not None
+        body = replace(self._read, blocks=self._read.blocks[:-1])
+        one = Batch(body.stored(inputs)[None], labels[None], torch.tensor([len(labels)], device=self.device))
+        return body.forward({name: w[None] for name, w in weights.items()}, one)[-1].y[0].flatten(1)
 
     @cached_property
     def _chain(self) -> Chain | None:
