@@ -50,8 +50,8 @@ def test_the_readme_says_what_was_measured(page: ModuleType) -> None:
         f"{found['fedavg']:.1f} % with one model for all. The paper's thresholds have {found['fedceo']:.1f} % there. "
         "Where the silos vote on how much is damped, within the same epsilon, nobody has to tune it: "
         f"{found['fedceo-damp-voted']:.1f} %. But these silos differ by their labels alone, and one model with ten "
-        f"noised label counts for each silo has {found['label-prior']:.1f} %, at the same epsilon; at epsilon 1 that is "
-        f"{ahead:.0f} points ahead of the filter"
+        f"noised label counts for each silo has {found['label-prior']:.1f} %, at the same epsilon; "
+        f"at epsilon 1 that is {ahead:.0f} points ahead of the filter"
     ) in text
     one, ours, alone = (
         page.mean_of(cells[f"silos/femnist/epsilon-5/{method}"]) for method in ("fedavg", "fedceo-damp-mean", "local")
