@@ -15,6 +15,7 @@ def test_there_are_as_many_faults_as_were_asked_for() -> None:
     assert len(ASKED) == 21 and len(FURTHER) >= 10 and not ASKED.keys() & FURTHER.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, checks",
     [

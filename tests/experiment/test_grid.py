@@ -272,7 +272,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
-OF_OTHER_PROGRAMS = ("theory.json", "theory.bound.json", "cifar10-100.clients.json")
+OF_OTHER_PROGRAMS = ("theory.json", "theory.bound.json", "cifar10-100.clients.json", "alpha.votes.json")
 RESULTS = sorted(file for file in (ROOT / "results").rglob("*.json") if file.name not in OF_OTHER_PROGRAMS)
 """Files that `fedceo sweep`, `fedceo tune` and tools/measure.py wrote."""
 

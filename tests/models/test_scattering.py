@@ -206,6 +206,7 @@ def test_random_images_are_plain_patches_that_grow_with_the_image() -> None:
     assert edges[0] > edges[1] > 0  # leaves grow with the image, so that fewer pixels are at an edge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 8)])
 def test_standardised_features_are_the_plain_ones_moved_and_scaled(shape: tuple[int, ...]) -> None:
     """Against random images of another seed, which the moments have not seen."""

@@ -206,6 +206,7 @@ def test_the_command(
     assert not ended.value.code and "one.html, " in capsys.readouterr().out and (tmp_path / "one.html").exists()
 
 
+@pytest.mark.slow
 def test_twenty_runs_fit_on_a_page(runs: Path, tmp_path: Path) -> None:
     first = runs / "fedceo" / "seed-0"
     for number in range(20):

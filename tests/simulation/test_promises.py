@@ -58,6 +58,7 @@ def test_record_rows_cover_every_client_whatever_the_participations() -> None:
     assert epsilon(run, "server") >= lower
 
 
+@pytest.mark.slow
 def test_a_limit_holds_for_every_client() -> None:
     table = uneven(max_epsilon=9.0, observer="server")
     with pytest.raises(fedceo.UsageError, match=r"would raise the server's epsilon to 10\.13"):
@@ -67,6 +68,7 @@ def test_a_limit_holds_for_every_client() -> None:
     assert enough.result["ended_early"] and upper <= 16.0
 
 
+@pytest.mark.slow
 def test_noise_is_solved_for_the_worst_client_at_once() -> None:
     """The two kinds cross near this target, where going from the one's noise to the other's never settled."""
     kinds, five = (RecordSteps(1.0, 1), RecordSteps(0.5, 2)), Realised(participations=5)

@@ -99,6 +99,7 @@ def test_done_is_skipped_unfinished_is_resumed(folder: Path) -> None:
     assert results[1] is not None and results[1]["accuracy"] == again.result["accuracy"]
 
 
+@pytest.mark.slow
 def test_processes_give_the_same(folder: Path) -> None:
     one = sweep(find_cells(folder, 1, [], [], folder / "one"), jobs=1)
     two = sweep(find_cells(folder, 1, [], [], folder / "two"), jobs=2)

@@ -21,6 +21,7 @@ from tests.support.trainers import starts
 LOUD = RecordPrivacy(0.5, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [linear(), Deep()])
 def test_models_have_the_law_that_they_have_step_by_step(model: nn.Module) -> None:
     """Along the client's records, across them and in the other layers; the variance and the shape, in many runs."""
@@ -28,6 +29,7 @@ def test_models_have_the_law_that_they_have_step_by_step(model: nn.Module) -> No
     assert_one_law(turned, by_steps)
 
 
+@pytest.mark.slow
 def test_noise_that_is_missing_in_a_direction_is_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
     by_steps = ends(linear(), LoopTrainer)
     monkeypatch.setattr(rotation, "left_of_noise", lambda *of_the_steps: 0.25)
