@@ -15,7 +15,7 @@ from fedceo.experiment.file import Experiment, parse_experiment
 from fedceo.methods.fedceo import DEFAULT_ALPHA
 from fedceo.methods.filters import mixed
 from fedceo.methods.voting import ALPHAS
-from fedceo.simulation.counting import predictions
+from fedceo.simulation.counting import Classifier
 from fedceo.simulation.durable import write_whole
 from fedceo.simulation.evaluation import Evaluator
 from fedceo.simulation.preparing import prepare
@@ -60,9 +60,10 @@ def _models(simulation: Simulation, alpha: float) -> Iterator[tuple[int, Weights
 def _right(simulation: Simulation, models: dict[int, Weights]) -> float:
     """The share of all silos' training records that their silo's model gets right."""
     context, hits, records = simulation.context, 0, 0
+    classifier = Classifier(context)
     for client, model in models.items():
         indices = context.federation.train[client].to(context.device)
-        hits += int((predictions(context, indices)(model) == context.labels[indices]).sum())
+        hits += int((classifier.of(indices)(model) == context.labels[indices]).sum())
         records += len(indices)
     return hits / records
 

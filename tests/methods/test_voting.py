@@ -18,8 +18,8 @@ from fedceo.errors import UsageError
 from fedceo.experiment.file import parse_experiment
 from fedceo.methods.base import State
 from fedceo.methods.fedceo import FedCEOSettings
-from fedceo.methods.voting import ALPHAS, MOST, VOTES, elected_in, votes_in, votes_of, with_votes
-from fedceo.simulation.counting import bounded, predictions
+from fedceo.methods.voting import ALPHAS, MOST, VOTES, counts_for_votes, elected_in, votes_of, with_votes
+from fedceo.simulation.counting import Classifier, bounded
 from fedceo.simulation.preparing import prepare
 from fedceo.simulation.spending import planned_rows
 from fedceo.terminal.results import show_run
@@ -95,7 +95,7 @@ def test_records_are_classified_by_themselves_whatever_the_model_makes_of_a_batc
     data, mixing = federation(), Mixing()
     simulation = prepare(parse_experiment(table(VOTED, train={"rounds": 2}, privacy=NONE)), data, mixing)
     weights, mine = simulation.state.weights, data.train[2]
-    found = predictions(simulation.context, mine)(weights)
+    found = Classifier(simulation.context).of(mine)(weights)
     inputs = simulation.context.inputs_of(mine)
     alone = torch.cat([functional_call(mixing.double(), dict(weights), (each[None],)).argmax(1) for each in inputs])
     together = functional_call(mixing, dict(weights), (inputs,)).argmax(1)
@@ -115,7 +115,7 @@ def test_nobody_is_asked_twice() -> None:
 
 @given(arrays.arrays(bool, (5, len(ALPHAS))), arrays.arrays(bool, (5, len(ALPHAS))))
 def test_no_record_moves_votes_further_than_is_accounted_for(one: Any, other: Any) -> None:
-    counts, (a, b) = votes_in(15.0), (votes_of(torch.from_numpy(each)) for each in (one, other))
+    counts, (a, b) = counts_for_votes(15.0), (votes_of(torch.from_numpy(each)) for each in (one, other))
     assert float(a.norm(dim=1).max()) <= counts.moved + 1e-12
     assert float((a - b).norm(dim=1).max()) <= counts.replaced + 1e-12
     assert torch.allclose(bounded(a, counts.moved), a, atol=1e-12), "what is within its bounds stays as it is"
@@ -145,8 +145,16 @@ def test_ties_within_the_noise_go_to_the_small_value() -> None:
 @pytest.mark.parametrize(("adjacency", "farthest", "step"), [("zero-out", MOST, 1), ("replace-one", 2 * MOST, 2)])
 def test_votes_compose_with_steps_of_all_records_as_gaussians_do(adjacency: str, farthest: float, step: int) -> None:
     plan = Plan(
-        10, 10, 1, 3.0, 1e-5, "record", adjacency=adjacency, record_steps=(RecordSteps(1.0, 20),), counts=votes_in(5.0)
-    )
+        10,
+        10,
+        1,
+        3.0,
+        1e-5,
+        "record",
+        adjacency=adjacency,
+        record_steps=(RecordSteps(1.0, 20),),
+        counts=counts_for_votes(5.0),
+    )  # fmt: skip
     mu = ((farthest / 5.0) ** 2 + 20 * (step / 3.0) ** 2) ** 0.5
     found = answer(plan, "server", Realised(participations=1))
     assert found.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-3)

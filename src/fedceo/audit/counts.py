@@ -34,31 +34,17 @@ def count_findings(simulation: "Simulation", rng: np.random.Generator) -> list[F
     if counts is None:
         return []
     played = [_Played(simulation, rng, own) for own in (False, True)]
-    found = [
-        variance_finding(
-            "counts",
-            np.concatenate([np.append(np.square(rows).sum(1), np.square(rows).sum()) for rows in noises]),
-            np.concatenate([np.append(np.full(len(rows), rows.shape[1]), rows.size).astype(float) for rows in noises]),
-            "the noise that is claimed",
-        )
-        for noises in [[each.noise for each in played if each.noise.size]]
-    ]
-    shared = [each.noise for each in played if len(each.noise) > 1]
+    noises = [each.noise for each in played if each.noise.size]
+    single = [np.append(np.square(noise).sum(1), np.square(noise).sum()) for noise in noises]
+    degrees = [np.append(np.full(len(noise), float(noise.shape[1])), float(noise.size)) for noise in noises]
+    together = [np.square(noise.sum(0)).sum() / len(noise) for noise in noises]
+    widths = [float(noise.shape[1]) for noise in noises]
+    times, claim = max(each.times for each in played), "the noise that is claimed"
     return [
-        *found,
-        variance_finding(
-            "counts, sums",
-            np.array([np.square(rows.sum(0)).sum() / len(rows) for rows in shared]),
-            np.array([float(rows.shape[1]) for rows in shared]),
-            "the noise that is claimed, each client's its own",
-        ),
+        variance_finding("counts", np.concatenate(single), np.concatenate(degrees), claim),
+        variance_finding("counts, sums", np.array(together), np.array(widths), f"{claim}, each client's its own"),
         _reach(played[0], counts.replaced),
-        Finding(
-            "counts, rounds",
-            (most := max(each.times for each in played)) <= 1,
-            float(most),
-            "at most 1 round in which a client releases counts",
-        ),
+        Finding("counts, rounds", times <= 1, float(times), "at most 1 round in which a client releases counts"),
     ]
 
 

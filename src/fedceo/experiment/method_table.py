@@ -103,6 +103,11 @@ class MethodSettings(Section):
         """What every client counts of its records and releases once, None where it keeps all counts to itself."""
         return None
 
+    @property
+    def elects(self) -> str | None:
+        """The field whose value clients elect in the last round, which that round's metrics have under its name."""
+        return None
+
     def server_step(self, rate: float) -> float:
         """The factor of updates and noise alike; rate: train.server_learning_rate."""
         return rate
@@ -135,7 +140,7 @@ class MethodSettings(Section):
     @property
     def looks_ahead(self) -> bool:
         """Whether what a round does depends on how many are left, so that a finished run cannot be given more."""
-        return False
+        return self.elects is not None
 
     @property
     def refused_on_nodes(self) -> str | None:

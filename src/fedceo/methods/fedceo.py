@@ -28,13 +28,14 @@ from fedceo.mechanisms.uploads import Mean, Stack, Uploads
 from fedceo.methods.base import Method, MethodSettings, Predict, Setup, State, register
 from fedceo.methods.filters import Filter, mixed
 from fedceo.methods.memory import averaged_uploads, last_uploads, resubmitted
-from fedceo.methods.voting import ALPHAS, VOTES, check_votes, elected_in, votes_in, votes_of, with_votes
+from fedceo.methods.voting import ALPHAS, VOTES, check_votes, counts_for_votes, elected_in, votes_of, with_votes
 from fedceo.tensors.weights import Weights, repeat
 
 if TYPE_CHECKING:
     from fedceo.experiment.file import Experiment
 
 DEFAULT_ALPHA = 0.75
+"""The alpha of models that are handed out before clients have voted on it, too."""
 LARGEST_EXPONENT = 700
 """The power of e that is about the largest number of a float."""
 STRENGTHS: dict[float, list[Any]] = {
@@ -107,18 +108,19 @@ class FedCEOSettings(MethodSettings):
         """Experiments that do the same are the same: what nothing reads of alpha becomes the default."""
         if self.alpha == "voted" and self.filter != "damp":
             raise ValueError(f'filter "{self.filter}" has no alpha to vote on, expected "damp"')
-        unused = ["alpha"] if self.filter != "damp" and self.restart != "interpolated" else []
-        for name in (*unused, *(["vote_noise"] if unused or self.alpha != "voted" else [])):
-            self.__dict__[name] = type(self).model_fields[name].default
+        if self.filter != "damp" and self.restart != "interpolated":
+            self.__dict__["alpha"] = DEFAULT_ALPHA
+        if self.alpha != "voted":
+            self.__dict__["vote_noise"] = type(self).model_fields["vote_noise"].default
         return self
 
     @property
     def counts(self) -> Counts | None:
-        return votes_in(self.vote_noise) if self.alpha == "voted" else None
+        return counts_for_votes(self.vote_noise) if self.alpha == "voted" else None
 
     @property
-    def looks_ahead(self) -> bool:
-        return self.alpha == "voted"
+    def elects(self) -> str | None:
+        return "alpha" if self.alpha == "voted" else None
 
     @property
     def has_personal_models(self) -> bool:
@@ -248,7 +250,7 @@ class FedCEO(Method):
         """The votes of a client's records on its model of the round before, in the last round."""
         if not self._votes_in(round_) or client not in state.personal:
             return None
-        own = state.personal[client]
+        own = state.personal[client]  # with the default alpha
         moved = [mixed(state.weights, own, alpha / DEFAULT_ALPHA, self.settings.layers) for alpha in ALPHAS]
         return votes_of(torch.stack([predict(model) == labels for model in moved], 1))
 

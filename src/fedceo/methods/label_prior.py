@@ -59,11 +59,7 @@ class LabelPrior(Method):
         if len(last_layer(self.setup.weights)) != 2:
             raise UsageError("method.name: label-prior moves the bias of the last layer, and the model's has none")
 
-    def counted(
-        self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict
-    ) -> torch.Tensor | None:
-        if client in state.personal:
-            return None
+    def counted(self, state: State, client: int, round_: int, labels: torch.Tensor, predict: Predict) -> torch.Tensor:
         classes = len(self.setup.weights[last_layer(self.setup.weights)[1]])
         return torch.nn.functional.one_hot(labels, classes)
 

@@ -45,7 +45,7 @@ def check_votes(settings: FedCEOSettings, experiment: Experiment) -> None:
     check_counts(experiment, 'method.alpha "voted"', "votes")
 
 
-def votes_in(noise: float) -> Counts:
+def counts_for_votes(noise: float) -> Counts:
     """For the accountant: a record in the place of another may vote against all that the other voted for."""
     return Counts("votes on alpha", noise, MOST, 2 * MOST, in_last_round=True)
 

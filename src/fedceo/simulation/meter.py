@@ -52,8 +52,8 @@ class Meter:
 
 def _epsilon(simulation: "Simulation") -> float | None:
     from fedceo.accounting.rows import answer
-    from fedceo.simulation.spending import privacy_plan
+    from fedceo.simulation.spending import spent_plan
 
     experiment, sizes = simulation.experiment, simulation.federation.sizes.tolist()
-    plan = privacy_plan(experiment, sizes, simulation.noise_multiplier)
+    plan = spent_plan(experiment, sizes, simulation.noise_multiplier, simulation.ledger)
     return answer(plan, experiment.privacy.observer, simulation.ledger.realised(plan)).epsilon

@@ -25,7 +25,7 @@ from fedceo.models import parameters_of
 from fedceo.simulation.chosen import check_may_leave, rows_of_study, study_of
 from fedceo.simulation.folder import RunFolder
 from fedceo.simulation.runs import load
-from fedceo.simulation.spending import privacy_plan
+from fedceo.simulation.spending import spent_plan
 from fedceo.tasks import summary_of
 from fedceo.tensors.weights import last_layer
 
@@ -171,7 +171,7 @@ def _rows(folder: RunFolder, experiment: Experiment, result: Mapping[str, Any], 
     if experiment.mechanism.trains_privately:
         about = folder.load_checkpoint().about
         sizes = [int(size) for size, clients in about["sizes"].items() for _ in range(clients)]
-    plan = privacy_plan(experiment, sizes, result["noise_multiplier"])
+    plan = spent_plan(experiment, sizes, result["noise_multiplier"], ledger)
     found = account(plan, replace(ledger.realised(plan), participations=None))
     firsts = {(row.observer, row.unit): row for row in reversed(found) if row.observer in OBSERVERS}
     return [replace(row, epsilon=rounded_up(row.epsilon)) for row in found if row in firsts.values()]

@@ -143,9 +143,8 @@ class LocalCohort:
         statistics = self.method.statistics(entry.round)
         with self.clock.during("training"):
             sent, loss = self._contribution(state, entry, statistics)
-        personal = _kept(sent.personal, entry)
-        with self.clock.during("training"):
             counts = noised_counts(self.method, self.mechanism, self.context, state, entry)
+        personal = _kept(sent.personal, entry)
         if self.method.stays_home(entry.round):
             senders = self._senders(entry)
             return Collected(Stack({}, senders.clients, senders.sizes, 0), personal, loss, counts=counts)

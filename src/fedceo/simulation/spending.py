@@ -231,14 +231,20 @@ def check_observer_of(experiment: Experiment, plan: Plan) -> None:
             raise UsageError(f"privacy.{error}") from None
 
 
+def spent_plan(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> Plan:
+    """The plan as far as the ledger has come: counts of the last round are no part of it before that."""
+    plan = privacy_plan(experiment, sizes, noise_multiplier)
+    if plan.counts is None or not plan.counts.in_last_round:
+        return plan
+    released = any(entry.round == plan.rounds and entry.released for entry in ledger.entries)
+    return plan if released else replace(plan, counts=None)
+
+
 def spent_rows(experiment: Experiment, sizes: Sequence[int], noise_multiplier: float, ledger: Ledger) -> list["Row"]:
     """The rows of the rounds that are in the ledger."""
     from fedceo.accounting.rows import account
 
-    plan = privacy_plan(experiment, sizes, noise_multiplier)
-    if plan.counts is not None and plan.counts.in_last_round:
-        released = any(entry.round == plan.rounds and entry.released for entry in ledger.entries)
-        plan = plan if released else replace(plan, counts=None)
+    plan = spent_plan(experiment, sizes, noise_multiplier, ledger)
     return _with_caveat(account(plan, ledger.realised(plan)), experiment)
 
 

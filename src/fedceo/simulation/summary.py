@@ -74,10 +74,9 @@ def _measured(experiment: Experiment, history: list[dict[str, Any]]) -> dict[str
 
 
 def _elected(experiment: Experiment, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """The value of a field that clients vote on in the last round, None where nobody has."""
-    if getattr(experiment.method, "alpha", None) != "voted":
-        return {}
-    return {"elected": {"method.alpha": history[-1].get("alpha") if history else None}}
+    """What clients have elected in the last round, by field; None where nobody has voted."""
+    field = experiment.method.elects
+    return {} if field is None else {"elected": {f"method.{field}": history[-1].get(field) if history else None}}
 
 
 def global_model_caveat(experiment: Experiment) -> str | None:

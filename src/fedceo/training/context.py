@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedceo.data import Federation
 from fedceo.data.sharing import DERIVED
@@ -18,6 +19,8 @@ from fedceo.training.memory import empty
 from fedceo.training.schedule import Schedule
 from fedceo.training.work import ALL_RECORDS, Work
 
+SQUARES: Any = WeakTensorKeyDictionary()
+"""Inputs that runs share -> the squared norms of each, for as long as anybody holds the inputs."""
 MEASURED_AT_ONCE = 4096
 """Records whose norms are taken at a time."""
 MOST_READY_BYTES = 2**30
@@ -80,9 +83,15 @@ class TrainingContext:
     @cached_property
     def squares(self) -> Tensor:
         """(n + 1,) the squared norms of `inputs`, summed in float64: what is clipped by them must not pass the clip."""
-        assert self.inputs is not None
-        parts = self.inputs.flatten(1).split(MEASURED_AT_ONCE)
-        return torch.cat([part.double().square().sum(1) for part in parts]).to(self.dtype)
+        inputs = self.inputs
+        assert inputs is not None
+        if inputs in SQUARES:
+            return cast(Tensor, SQUARES[inputs])
+        parts = inputs.flatten(1).split(MEASURED_AT_ONCE)
+        found = torch.cat([part.double().square().sum(1) for part in parts]).to(self.dtype)
+        if self.ready is None:  # which other runs read too
+            SQUARES[inputs] = found
+        return found
 
     @property
     def blank(self) -> int:
