@@ -1,13 +1,16 @@
 """The page on methods: its method of a user's own works as it stands, and its numbers are those of the code."""
 
+import math
 from pathlib import Path
 
 import pytest
 
 import fedceo
+from fedceo.accounting.gaussian import gaussian_epsilon
 from fedceo.errors import UsageError
 from fedceo.methods.base import Setup
 from fedceo.methods.fedceo import FedCEO, FedCEOSettings
+from fedceo.methods.label_prior import LabelPriorSettings
 from fedceo.models import build_model, parameters_of
 from tests.support.user_methods import table_of
 from tests.support.user_modules import module_here
@@ -30,3 +33,18 @@ def test_the_papers_threshold_is_a_ten_thousandth_of_the_noise() -> None:
     fc1 = parameters_of(build_model("lenet5", (3, 32, 32), 10, seed=0))["fc1.weight"].shape
     assert round(aware.filter.threshold(fc1, 10, 15)) == 63
     assert [round(paper.filter.threshold(fc1, 10, t), 3) for t in (15, 300)] == [0.006, 0.011]
+
+
+def test_what_counts_cost_by_themselves_is_rounded_up() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "methods.md").read_text().split())
+    for settings, words in (
+        (
+            FedCEOSettings(filter="damp", alpha="voted"),
+            "with the noise of 15 costs a record epsilon {:.2f} at delta 1e-5",
+        ),
+        (LabelPriorSettings(), "(10 costs a record epsilon {:.2f} by itself at delta 1e-5)"),
+    ):
+        counts = settings.counts
+        assert counts is not None
+        epsilon = math.ceil(100 * gaussian_epsilon(counts.moved / counts.noise, 1e-5)) / 100
+        assert words.format(epsilon) in page
