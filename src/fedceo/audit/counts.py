@@ -60,7 +60,7 @@ class _Played:
     def __init__(self, simulation: "Simulation", rng: np.random.Generator, own: bool) -> None:
         counts = simulation.method.settings.counts
         assert counts is not None
-        rehearsal = Rehearsal(simulation, KnownTrainer(rng, norms=(0.0,)), another_seed(rng))
+        rehearsal = Rehearsal(simulation, KnownTrainer(rng), another_seed(rng))
         method = rehearsal.simulation.method = copy.copy(simulation.method)
         asked, added = simulation.method.counted, dict[int, Tensor]()
 
